@@ -1,0 +1,93 @@
+"""The ``gecs`` command: arguments in, calls out."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import gecs_tasks
+from gecs_tasks.benchmark import GROUPS, SUBSETS, TASKS
+from gecs_tasks.errors import GecsError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    :param arguments: without the program's name; the process's own by default.
+    :return: the exit code: 0, or 2 for an error that the user can mend.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        if given[:1] == ["run"]:  # everything after it is lm-eval's
+            from gecs_tasks.run import run
+
+            run(given[1:])
+            return 0
+        parsed = _parser().parse_args(given)
+        return int(parsed.call(parsed) or 0)
+    except GecsError as error:
+        print(f"gecs: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("gecs: interrupted", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="gecs", description="GenCodeSearchNet for lm-evaluation-harness.")
+    parser.add_argument("--version", action="version", version=f"gecs-tasks {gecs_tasks.__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands.add_parser("run", help="run lm-eval with our tasks and models (takes lm-eval's own arguments)")
+    tasks = commands.add_parser("tasks", help="list our tasks and groups")
+    tasks.add_argument("--path", action="store_true", help="print the folder of their YAML files, for --include_path")
+    tasks.set_defaults(call=_tasks)
+    enable = commands.add_parser("enable", help="let the plain `lm_eval` of this environment find our tasks and models")
+    enable.set_defaults(call=_enable)
+    disable = commands.add_parser("disable", help="undo `gecs enable`")
+    disable.set_defaults(call=_disable)
+    status = commands.add_parser("status", help="what is installed, active and found (for bug reports)")
+    status.set_defaults(call=_status)
+    return parser
+
+
+def _tasks(parsed: argparse.Namespace) -> None:
+    from gecs_tasks import plugin
+
+    if parsed.path:
+        print(plugin.tasks_path())
+        return
+    width = max(map(len, (*TASKS, *GROUPS))) + 2
+    for name, subset in SUBSETS.items():
+        for task in (task for task in TASKS if task in GROUPS[f"gecs_{name}"].members):
+            print(f"{task:<{width}}{subset.title}, {subset.language}, {subset.rows[0]:,} rows")
+    for group in GROUPS.values():
+        print(f"{group.name:<{width}}{', '.join(group.members)}")
+
+
+def _enable(parsed: argparse.Namespace) -> None:
+    from gecs_tasks import activation
+
+    for path in activation.enable():
+        print(path)
+    print("lm_eval now finds our tasks and models; `gecs disable` undoes this", file=sys.stderr)
+
+
+def _disable(parsed: argparse.Namespace) -> None:
+    from gecs_tasks import activation
+
+    removed = activation.disable()
+    for path in removed:
+        print(path)
+    print("removed" if removed else "nothing was enabled", file=sys.stderr)
+
+
+def _status(parsed: argparse.Namespace) -> None:
+    from gecs_tasks.status import status_lines
+
+    for line in status_lines():
+        print(line)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

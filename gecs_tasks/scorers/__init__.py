@@ -1,0 +1,1 @@
+"""Scorers: pairs in, scores out. They know nothing of the harness."""
