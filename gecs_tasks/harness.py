@@ -182,7 +182,8 @@ def _task_of(request: Any) -> LoadedTask:
 def _not_ours(request: Any, what: str) -> RequestError:
     return RequestError(
         f"task {request.task_name} asks for {what}, and this model scores comment-code pairs: it runs "
-        "gecs_<subset>_match and gecs_<subset>_rank tasks only. Run the other tasks with a language model, e.g. --model hf"
+        "gecs_<subset>_match and gecs_<subset>_rank tasks only. Run the other tasks with a language model, e.g. "
+        "--model hf"
     )
 
 

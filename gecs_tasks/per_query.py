@@ -75,8 +75,8 @@ def directory(setting: object) -> Path | None:
             pass
     except OSError as error:
         raise SettingError(
-            f"per-query files cannot be written to {folder} ({error.strerror}): set {DIRECTORY_VARIABLE} to a directory "
-            "that can be written"
+            f"per-query files cannot be written to {folder} ({error.strerror}): set {DIRECTORY_VARIABLE} to a "
+            "directory that can be written"
         ) from None
     return folder
 

@@ -135,6 +135,7 @@ def _unknown_tasks(names: Iterable[str]) -> SettingError:
 
 
 def _check_model(name: str) -> None:
+    import lm_eval.models  # noqa: F401  registers the built-in models, and with them ours
     from lm_eval.api.registry import get_model, model_registry
 
     if name not in model_registry:
