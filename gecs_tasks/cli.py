@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 from collections.abc import Sequence
 
 import gecs_tasks
@@ -62,7 +63,8 @@ def _tasks(parsed: argparse.Namespace) -> None:
         for task in (task for task in TASKS if task in GROUPS[f"gecs_{name}"].members):
             print(f"{task:<{width}}{subset.title}, {subset.language}, {subset.rows[0]:,} rows")
     for group in GROUPS.values():
-        print(f"{group.name:<{width}}{', '.join(group.members)}")
+        line = f"{group.name:<{width}}{', '.join(group.members)}"
+        print(textwrap.fill(line, 100, subsequent_indent=" " * width, drop_whitespace=True))
 
 
 def _enable(parsed: argparse.Namespace) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-REAL_DATA = os.environ.get("GECS_DATA_DIR", "")
+REAL_DATA = str(Path(os.environ["GECS_DATA_DIR"]).resolve()) if os.environ.get("GECS_DATA_DIR") else ""
 
 # No test may reach a hub.
 os.environ["HF_HUB_OFFLINE"] = "1"
