@@ -98,6 +98,8 @@ def measure(variant: str, n_rows: int) -> dict[str, float]:
         loglikelihood_rolling = generate_until = loglikelihood
 
     class FreeScorer:
+        threshold = None
+
         def score(self, batch: PairBatch) -> ScoreArray:
             return np.random.default_rng(0).random(len(batch))
 

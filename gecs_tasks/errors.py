@@ -8,6 +8,8 @@
     |   `-- FetchError        no source delivered a file
     |-- DrawError             too few rows for the negatives or pools that the protocol draws
     |-- RequestError          the harness asked a scorer for something that it cannot answer
+    |-- ModelError            a model cannot be loaded, or is not of the kind that the backend needs
+    |   `-- EncodingError     a model or server gave no usable answer for some text
     |-- SettingError          a model argument, task setting or command-line argument is wrong
     `-- MissingExtraError     an optional dependency is needed and not installed
 """
@@ -44,6 +46,14 @@ class DrawError(GecsError):
 
 class RequestError(GecsError):
     """The harness asked a scorer for something that it cannot answer."""
+
+
+class ModelError(GecsError):
+    """A model cannot be loaded, or is not of the kind that the backend needs."""
+
+
+class EncodingError(ModelError):
+    """A model or server gave no usable answer for some text; the message names the text."""
 
 
 class SettingError(GecsError):

@@ -30,10 +30,10 @@ _FALSE: Final = 1  # the request of a matching document that asks for "False"
 class PairScorerLM(LM):  # type: ignore[misc]  # the harness is untyped
     """A harness model that answers our tasks' requests with a pair scorer's scores.
 
-    The answer to ``True`` is the pair's score. The answer to ``False`` is the threshold where the user gave one, so
-    that a score above it decides for a match; otherwise there is no decision.
+    The answer to ``True`` is the pair's score. The answer to ``False`` is the threshold, the user's or else the
+    scorer's own, so that a score above it decides for a match; without either there is no decision.
 
-    :param threshold: the score above which a pair is a match.
+    :param threshold: the score above which a pair is a match, in place of the scorer's own.
     :raises SettingError: where the threshold is not a finite number.
     """
 
@@ -44,7 +44,7 @@ class PairScorerLM(LM):  # type: ignore[misc]  # the harness is untyped
         ):
             raise SettingError(f"threshold is {threshold!r}: expected a finite number")
         self.scorer = scorer
-        self.threshold = None if threshold is None else float(threshold)
+        self.threshold = scorer.threshold if threshold is None else float(threshold)
         self._accelerator: Any = _accelerator()
         if self._accelerator is not None:
             self._rank = self._accelerator.process_index

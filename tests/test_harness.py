@@ -35,6 +35,8 @@ class RecordingScorer:
     def __init__(self) -> None:
         self.batches: list[PairBatch] = []
 
+    threshold = None
+
     def score(self, batch: PairBatch) -> ScoreArray:
         self.batches.append(batch)
         return np.array([hash((batch.queries[q], batch.codes[c])) % 9973 for q, c in batch.pairs.tolist()], float)

@@ -35,8 +35,24 @@ class PairBatch:
         return len(self.pairs)
 
 
+class RankGroup(Protocol):
+    """The processes that share one evaluation. Every method must be called by all of them, in the same order."""
+
+    rank: int
+    size: int
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every process's value, in rank order, on every process."""
+        ...
+
+
 class PairScorer(Protocol):
     """Scores pairs. A pair's score depends on its two texts and its corpus alone, never on the rest of the batch."""
+
+    @property
+    def threshold(self) -> float | None:
+        """The score above which the scorer itself decides for a match; None where it ranks but decides nothing."""
+        ...
 
     def score(self, batch: PairBatch) -> ScoreArray:
         """One score a pair, higher meaning a better match, shape (n,)."""

@@ -51,6 +51,8 @@ class BM25Scorer:
             raise SettingError(f"method is {method!r}: expected one of {', '.join(METHODS)}")
         self.k1, self.b, self.method = float(k1), float(b), method
 
+    threshold = None
+
     def score(self, batch: PairBatch) -> ScoreArray:
         """One score a pair, shape (n,); 0 where query and code share no token."""
         scores = np.zeros(len(batch), dtype=np.float64)
