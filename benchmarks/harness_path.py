@@ -88,7 +88,7 @@ def measure(variant: str, n_rows: int) -> dict[str, float]:
 
     from gecs_tasks import plugin
     from gecs_tasks.harness import PairScorerLM
-    from gecs_tasks.scorers.base import PairBatch, ScoreArray
+    from gecs_tasks.scorers.base import PairBatch, RankGroup, ScoreArray
 
     class FreeModel(LM):  # type: ignore[misc]
         def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
@@ -99,6 +99,7 @@ def measure(variant: str, n_rows: int) -> dict[str, float]:
 
     class FreeScorer:
         threshold = None
+        group: RankGroup | None = None
 
         def score(self, batch: PairBatch) -> ScoreArray:
             return np.random.default_rng(0).random(len(batch))

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 from lm_eval.api.model import LM
+from lm_eval.utils import simple_parse_args_string
 from numpy.typing import NDArray
 
 from gecs_tasks.collection import Collection
@@ -51,6 +52,28 @@ class PairScorerLM(LM):  # type: ignore[misc]  # the harness is untyped
             self._world_size = self._accelerator.num_processes
             self._device = self._accelerator.device
 
+    @classmethod
+    def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> PairScorerLM:
+        """Make the model from ``key=value,...``, as :meth:`create_from_arg_obj`."""
+        return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
+
+    @classmethod
+    def create_from_arg_obj(
+        cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
+    ) -> PairScorerLM:
+        """Make the model from its arguments and from what the harness adds of its own options.
+
+        A model argument wins over the harness's option. The harness's defaults (batch size 1, the first GPU) say
+        nothing of what the user wants: the model then chooses for itself.
+        """
+        added = {name: value for name, value in (additional_config or {}).items() if value is not None}
+        added.pop("max_batch_size", None)
+        if added.get("batch_size") == 1:  # the command line's own is a string
+            del added["batch_size"]
+        if added.get("device") == "cuda:0":
+            del added["device"]
+        return cls(**{**added, **arg_dict})
+
     def loglikelihood(self, requests: Sequence[Any]) -> list[Answer]:
         """Answer every request of our tasks, each distinct pair being scored once.
 
@@ -58,6 +81,9 @@ class PairScorerLM(LM):  # type: ignore[misc]  # the harness is untyped
         :raises RequestError: where a request is not of one of our loglikelihood tasks.
         """
         asked = _Asked(requests)
+        # A response cache answers some ranks wholly, which then never come here: nobody may wait for them.
+        alone = self._accelerator is None or self.cache_hook.dbdict is not None
+        self.scorer.group = None if alone else _Ranks(self.rank, self.world_size)
         scores = asked.scores(self.scorer)
         false: Answer = match.UNDECIDED if self.threshold is None else (self.threshold, False)
         answers: list[Answer] = [(score, False) for score in scores.tolist()]
@@ -110,6 +136,22 @@ class PairScorerLM(LM):  # type: ignore[misc]  # the harness is untyped
         """Wait for every rank."""
         if self._accelerator is not None:
             self._accelerator.wait_for_everyone()
+
+
+class _Ranks:
+    """The ranks of a run, as scorers know them."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank = rank
+        self.size = size
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's value, on every rank."""
+        import torch.distributed
+
+        gathered: list[Any] = [None] * self.size
+        torch.distributed.all_gather_object(gathered, value)
+        return gathered
 
 
 class _Asked:

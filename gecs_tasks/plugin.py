@@ -21,7 +21,11 @@ from gecs_tasks.errors import DataError, GecsError
 
 # Names, not classes, so that nothing heavy loads before a model is asked for. Not EntryPoint objects: 0.4.13 crashes
 # when a class is registered beside one.
-MODELS: Final[dict[str, str]] = {"gecs-bm25": "gecs_tasks.models:BM25Model"}
+MODELS: Final[dict[str, str]] = {
+    "gecs-bm25": "gecs_tasks.models:BM25Model",
+    "gecs-embedding": "gecs_tasks.models:EmbeddingModel",
+    "gecs-cross-encoder": "gecs_tasks.models:CrossEncoderModel",
+}
 
 _MARK: Final = "_gecs_tasks"  # on what we put into other people's modules, so that it is put there once
 
@@ -44,7 +48,7 @@ def tasks_path() -> Path:
 
 def activate() -> None:
     """Make lm-eval know our tasks, models and metrics, in this process only."""
-    _report_errors_in_one_line()
+    _join_the_harness()
     startup.watch()
     for name in _COMPLETIONS:
         if name in sys.modules:
@@ -59,7 +63,7 @@ def complete(module: ModuleType) -> None:
     finish = _COMPLETIONS.get(module.__name__)
     if finish is None:
         return
-    _report_errors_in_one_line()
+    _join_the_harness()
     try:
         finish(module)
     except Exception as error:
@@ -142,8 +146,9 @@ def _including_ours(given: Any) -> Any:
     return [ours, *theirs]
 
 
-def _report_errors_in_one_line() -> None:
-    """Have a user's error that nobody catches printed without a traceback, whichever command is running."""
+def _join_the_harness() -> None:
+    """Log where the harness logs, at its level; and have a user's error that nobody catches printed in one line."""
+    logging.getLogger("gecs_tasks").parent = logging.getLogger("lm_eval")
     previous = sys.excepthook
     if hasattr(previous, _MARK):
         return

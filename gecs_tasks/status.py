@@ -19,7 +19,11 @@ from gecs_tasks.sources.locate import DATA_DIR_VARIABLE, data_dir, locate
 _PACKAGES: Final = ("lm_eval", "numpy", "datasets", "bm25s", "torch", "transformers", "sentence-transformers", "vllm")
 
 # What each model needs beyond the base install: module to import, and what to install where it is missing.
-_NEEDS: Final[dict[str, tuple[tuple[str, str], ...]]] = {"gecs-bm25": (("bm25s", "bm25s"),)}
+_NEEDS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
+    "gecs-bm25": (("bm25s", "bm25s"),),
+    "gecs-embedding": (("sentence_transformers", '"gecs-tasks[sentence-transformers]"'),),
+    "gecs-cross-encoder": (("transformers", '"gecs-tasks[cross-encoder]"'), ("torch", '"gecs-tasks[cross-encoder]"')),
+}
 
 
 def status_lines() -> Iterator[str]:
@@ -65,5 +69,5 @@ def _where(subset: str) -> str:
 
 
 def _loadable(model: str) -> str:
-    missing = [install for module, install in _NEEDS.get(model, ()) if find_spec(module) is None]
+    missing = dict.fromkeys(install for module, install in _NEEDS.get(model, ()) if find_spec(module) is None)
     return f"needs: pip install {' '.join(missing)}" if missing else "can load"

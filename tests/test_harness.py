@@ -17,7 +17,7 @@ from gecs_tasks.collection import load
 from gecs_tasks.errors import RequestError, SettingError
 from gecs_tasks.harness import PairScorerLM
 from gecs_tasks.models import BM25Model
-from gecs_tasks.scorers.base import PairBatch, ScoreArray
+from gecs_tasks.scorers.base import PairBatch, RankGroup, ScoreArray
 from tests.conftest import Evaluate
 from tests.models import PromptModel, always, at_random, knowing
 from tests.test_prompts import COMMENT_R
@@ -36,6 +36,7 @@ class RecordingScorer:
         self.batches: list[PairBatch] = []
 
     threshold = None
+    group: RankGroup | None = None
 
     def score(self, batch: PairBatch) -> ScoreArray:
         self.batches.append(batch)

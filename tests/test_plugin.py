@@ -281,9 +281,9 @@ def test_only_our_errors_lose_their_traceback(
 ) -> None:
     passed_on: list[type[BaseException]] = []
     monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: passed_on.append(kind))
-    plugin._report_errors_in_one_line()
+    plugin._join_the_harness()
     hook = sys.excepthook
-    plugin._report_errors_in_one_line()
+    plugin._join_the_harness()
     assert sys.excepthook is hook
     sys.excepthook(SettingError, SettingError("k1 is red"), None)
     assert capsys.readouterr().err == "gecs: k1 is red\n"

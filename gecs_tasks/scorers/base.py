@@ -47,7 +47,13 @@ class RankGroup(Protocol):
 
 
 class PairScorer(Protocol):
-    """Scores pairs. A pair's score depends on its two texts and its corpus alone, never on the rest of the batch."""
+    """Scores pairs. A pair's score depends on its two texts and its corpus alone, never on the rest of the batch.
+
+    ``group`` is set by the adapter: the processes that a scorer may share its work with, each calling it with a batch
+    of its own at the same time; None where there is one process, or where the others may not call.
+    """
+
+    group: RankGroup | None
 
     @property
     def threshold(self) -> float | None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gecs_tasks.errors import SettingError
-from gecs_tasks.scorers.base import PairBatch, ScoreArray
+from gecs_tasks.scorers.base import PairBatch, RankGroup, ScoreArray
 
 METHODS: Final = ("lucene", "robertson", "atire", "bm25l", "bm25+")
 
@@ -52,6 +52,7 @@ class BM25Scorer:
         self.k1, self.b, self.method = float(k1), float(b), method
 
     threshold = None
+    group: RankGroup | None = None
 
     def score(self, batch: PairBatch) -> ScoreArray:
         """One score a pair, shape (n,); 0 where query and code share no token."""

@@ -1,0 +1,132 @@
+"""What every backend on torch needs: devices, number types, memory that runs out, and what a model's weights are."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from pathlib import Path
+from typing import Any, Final
+
+from gecs_tasks.errors import GecsError, ModelError, SettingError
+
+DTYPES: Final = ("auto", "float32", "float16", "bfloat16")
+
+# What stands in a model's folder without changing a score: other formats, documents, what training left behind.
+_OTHER_FOLDERS: Final = ("onnx", "openvino", "coreml", "runs", "checkpoint-")
+_OTHER_FILES: Final = (
+    *(".h5", ".msgpack", ".onnx", ".onnx_data", ".ot", ".tflite", ".md", ".log"),
+    *("optimizer.pt", "scheduler.pt", "training_args.bin", "trainer_state.json"),
+)
+
+
+def pick_device(asked: str | None) -> str:
+    """The device to use: the one asked for, else the first GPU, else the CPU.
+
+    On several ranks each takes its own GPU.
+
+    :raises SettingError: where the device asked for does not exist here.
+    """
+    import os
+
+    import torch  # seconds to import
+
+    if asked is None:
+        if torch.cuda.is_available():
+            return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
+        return "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        torch.empty(1, device=asked)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise SettingError(f"device is {asked!r}, which this machine does not have ({reason})") from None
+    return asked
+
+
+def check_dtype(dtype: str) -> str:
+    """The number type as given, one of :data:`DTYPES`.
+
+    :raises SettingError: for another.
+    """
+    if dtype not in DTYPES:
+        raise SettingError(f"dtype is {dtype!r}: expected one of {', '.join(DTYPES)}")
+    return dtype
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an exception says that a device's memory ran out."""
+    import torch  # loaded already where such an error comes from
+
+    return isinstance(error, torch.OutOfMemoryError)
+
+
+def load_error(pretrained: str, error: Exception) -> GecsError:
+    """One clear line for a model that cannot be loaded, from whatever its library raised."""
+    if isinstance(error, GecsError):
+        return error
+    text = " ".join(str(error).split()) or type(error).__name__
+    if "trust_remote_code" in text:
+        return ModelError(
+            f"{pretrained} brings Python code of its own, which is not run unasked: read it, and pass "
+            "trust_remote_code=True if you trust it"
+        )
+    if isinstance(error, ModuleNotFoundError):
+        return ModelError(
+            f"{pretrained} needs the package {error.name}, which is not installed: pip install {error.name}"
+        )
+    shown = text if len(text) <= 300 else f"{text[:300]}..."
+    return ModelError(
+        f"{pretrained} cannot be loaded ({type(error).__name__}: {shown}). Give a Hugging Face Hub id that can be "
+        "reached, or the path of a model's folder"
+    )
+
+
+def architecture(config: Any) -> str:
+    """The class that a model was saved from, by its configuration."""
+    return str((getattr(config, "architectures", None) or [f"a {config.model_type} model"])[0])
+
+
+def is_causal(config: Any) -> bool:
+    """Whether a model was saved as a causal language model."""
+    return architecture(config).endswith(("ForCausalLM", "LMHeadModel"))
+
+
+def model_identity(pretrained: str, revision: str | None) -> dict[str, str]:
+    """What a model's weights, configuration and tokenizer are known by, on any machine.
+
+    A folder: the sha256 of its files' names and contents. A Hub id: the commit that the revision stands for now.
+
+    :raises OSError: where there is neither.
+    """
+    folder = Path(pretrained)
+    if not folder.is_dir():
+        from transformers.utils import cached_file, extract_commit_hash
+
+        # not from the configuration object: transformers 5 no longer notes the commit there
+        config = cached_file(pretrained, "config.json", revision=revision)
+        commit = extract_commit_hash(config, None)
+        return {"model": pretrained, "revision": commit or revision or "main"}
+    digest = hashlib.sha256()
+    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    for name in sorted(files):
+        *parents, last = name.split("/")
+        if any(part.startswith((".", *_OTHER_FOLDERS)) for part in parents):
+            continue
+        if last.startswith(".") or last.endswith(_OTHER_FILES):
+            continue
+        digest.update(f"{len(name.encode())} {name} {files[name].stat().st_size} ".encode())
+        with files[name].open("rb") as file:
+            while block := file.read(2**20):
+                digest.update(block)
+    return {"weights_sha256": digest.hexdigest()}
+
+
+def positions(model: Any) -> float:
+    """How many tokens the model has positions for; infinity where there is no such limit."""
+    import torch  # takes seconds to import
+
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, torch.nn.Embedding):
+            # RoBERTa and its kin count from the row after the padding's
+            return int(module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1))
+    limit = getattr(model.config, "max_position_embeddings", None)
+    return limit if isinstance(limit, int) and limit > 0 else math.inf
