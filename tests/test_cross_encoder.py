@@ -407,7 +407,7 @@ def test_a_second_run_calls_the_model_never(
         assert second.score(batch).tolist() == expected.tolist()
     assert counted.sizes == []
     assert f"0 pairs to score, {len(batch)} from the cache" in caplog.text
-    same = ("pairs_cut", "sha256", "max_length")
+    same = ("pairs_cut", "weights_sha256", "max_length")
     assert [second.info()[key] for key in same] == [first.info()[key] for key in same]
     assert (second.info()["pairs_scored"], second.info()["pairs_from_cache"]) == (0, len(batch))
     # what the logits mean is no part of the key; what changes them is
@@ -484,7 +484,7 @@ def test_a_hub_model_is_known_by_its_commit(one_label: Path, tmp_path: Path, mon
     assert done.returncode == 0, done.stderr
     info = json.loads(done.stdout)
     assert (info["model"], info["revision"]) == ("someone/tiny", commit)
-    assert "sha256" not in info
+    assert "weights_sha256" not in info
 
 
 # Batches and progress.

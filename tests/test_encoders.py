@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -312,6 +314,35 @@ def test_a_served_model_through_the_harness(evaluate: Evaluate, monkeypatch: pyt
     expected = (1 / gold_ranks(np.einsum("nd,ncd->nc", queries, codes[demo.pools]))).mean()
     assert results["results"]["gecs_demo_rank"]["mrr,none"] == pytest.approx(expected, abs=1e-6)
     assert "secret-key" not in json.dumps(results, default=str)
+
+
+def test_two_ranks_share_the_encoding(tmp_path: Path) -> None:
+    """Every text once over both processes, and the figures of one."""
+    model = str(tiny_bert(tmp_path / "bert"))
+    launchers = {
+        "one": [sys.executable],
+        "two": [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"],
+    }
+    found = {}
+    for name, launcher in launchers.items():
+        arguments = [
+            "run",
+            "--model",
+            "gecs-embedding",
+            "--model_args",
+            f"pretrained={model}",
+            "--tasks",
+            "gecs_demo_rank",
+        ]
+        command = [*launcher, "-m", "gecs_tasks.cli", *arguments, "--output_path", str(tmp_path / name)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=90)
+        assert done.returncode == 0, done.stderr
+        (path,) = (tmp_path / name).rglob("results_*.json")
+        found[name] = json.loads(path.read_text())
+    assert found["two"]["config"]["gecs_scorer"]["texts"]["encoded"] == 320
+    assert found["one"]["config"]["gecs_scorer"]["texts"]["encoded"] == 320
+    shown = [run["results"]["gecs_demo_rank"]["mrr,none"] for run in found.values()]
+    assert shown[0] == pytest.approx(shown[1], abs=1e-3)  # other batches round otherwise
 
 
 def test_statcode_with_minilm(evaluate: Evaluate, minilm: str, real_data: Path) -> None:

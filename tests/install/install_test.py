@@ -146,6 +146,14 @@ def test_plain_lm_eval_in_an_enabled_environment(
     assert "|mrr" in table.replace(" ", "")
     assert numbers(enabled) == expected
 
+    # without the extras: what to install is said in one line
+    for model, extra in (("gecs-embedding", "sentence-transformers"), ("gecs-cross-encoder", "cross-encoder")):
+        arguments = ["run", "--model", model, "--model_args", "pretrained=some/model", "--tasks", "gecs_demo"]
+        missing = run([gecs, *arguments], tmp_path / "missing")
+        assert missing.returncode == 2
+        assert missing.stderr.splitlines()[-1].endswith(f'not installed: pip install "gecs-tasks[{extra}]"')
+        assert "Traceback" not in missing.stderr
+
     done([gecs, "disable"], tmp_path)
     assert files(environment.site(), lm_eval_source) == before
     assert environment.python("pass") == silent
