@@ -89,6 +89,9 @@ class FreeScorer:
     def score(self, batch: PairBatch) -> ScoreArray:
         return np.random.default_rng(0).random(len(batch))
 
+    def identity(self) -> dict[str, Any]:
+        return {}
+
     def info(self) -> dict[str, Any]:
         return {"scorer": "free"}
 
@@ -108,6 +111,9 @@ class Timed:
         scores = self.scorer.score(batch)
         self.seconds = time.perf_counter() - started
         return scores
+
+    def identity(self) -> dict[str, Any]:
+        return {}
 
     def info(self) -> dict[str, Any]:
         return self.scorer.info()

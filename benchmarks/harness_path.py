@@ -104,6 +104,9 @@ def measure(variant: str, n_rows: int) -> dict[str, float]:
         def score(self, batch: PairBatch) -> ScoreArray:
             return np.random.default_rng(0).random(len(batch))
 
+        def identity(self) -> dict[str, Any]:
+            return {}
+
         def info(self) -> dict[str, Any]:
             return {"scorer": "free"}
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gecs_tasks.benchmark import SUBSETS, Subset
-from gecs_tasks.errors import DataError, SettingError
+from gecs_tasks.errors import DataError, DrawError, SettingError
 from gecs_tasks.sampling import IndexArray, candidate_pools, matching_negatives
 from gecs_tasks.sources.jsonl import parse_rows
 from gecs_tasks.sources.locate import locate
@@ -71,12 +72,21 @@ class Collection:
     @cached_property
     def pools(self) -> IndexArray:
         """Candidate pools, shape (n_rows, 100), column 0 the gold; see :func:`gecs_tasks.sampling.candidate_pools`."""
-        return candidate_pools(len(self))
+        with self._naming_the_file():
+            return candidate_pools(len(self))
 
     @cached_property
     def negatives(self) -> IndexArray:
         """Matching negatives, shape (n_rows,); see :func:`gecs_tasks.sampling.matching_negatives`."""
-        return matching_negatives(self.inputs)
+        with self._naming_the_file():
+            return matching_negatives(self.inputs)
+
+    @contextmanager
+    def _naming_the_file(self) -> Iterator[None]:
+        try:
+            yield
+        except DrawError as error:
+            raise DrawError(f"{self.fingerprint.file} ({self.fingerprint.origin}): {error}") from None
 
     @cached_property
     def query_ids(self) -> NDArray[np.intp]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import weakref
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, Final
@@ -17,14 +18,15 @@ from numpy.typing import NDArray
 from gecs_tasks.collection import Collection
 from gecs_tasks.errors import MissingExtraError, RequestError, SettingError
 from gecs_tasks.families import match, rank
-from gecs_tasks.families.base import TASK_KEY, LoadedTask, loaded_task
+from gecs_tasks.families.base import TASK_KEY, LoadedTask, loaded_task, watch_loading
 from gecs_tasks.scorers.base import PairBatch, PairScorer, ScoreArray
 
 logger = logging.getLogger(__name__)
 
-Answer = tuple[float, bool | None]
+Answer = tuple[float, bool | int]
 
 _PAIR_OF: Final = {"match": match.pair, "rank": rank.pair}
+_CACHE_NOTE: Final = "gecs-tasks: "  # the harness's own keys are digests
 _FALSE: Final = 1  # the request of a matching document that asks for "False"
 
 
@@ -115,6 +117,23 @@ class PairScorerLM(LM):  # type: ignore[misc]  # the harness is untyped
     def get_model_info(self) -> dict[str, Any]:
         """What the results file records of the model."""
         return {"gecs_scorer": {**self.scorer.info(), "threshold": self.threshold}}
+
+    def set_cache_hook(self, cache_hook: Any) -> None:
+        """Take the harness's response cache (``--use_cache``), and hold it against this model and its data.
+
+        The harness keys an answer by its prompt alone. That does not determine a score: the scorer's settings and, for
+        one with corpus statistics, the subset's other codes do too.
+
+        :raises SettingError: where the cache holds another scorer's answers; or, when a task is loaded, other data's.
+        """
+        super().set_cache_hook(cache_hook)
+        watch_loading(None)
+        if cache_hook.dbdict is None:
+            return
+        cache = cache_hook.dbdict
+        _hold_against(cache, "scorer", {**self.scorer.identity(), "threshold": self.threshold})
+        model = weakref.ref(self)  # a later run in this process may have another model
+        watch_loading(lambda task: None if model() is None else _hold_against(cache, task.name, task.key))
 
     # Several ranks: the harness splits the documents and gathers what came out.
 
@@ -207,11 +226,27 @@ class _Asked:
         ids = np.empty(len(self.rows), dtype=np.intp)
         for collection_id, collection in enumerate(self.collections):
             (members,) = np.nonzero(self.collection_ids == collection_id)
-            texts = collection.queries if column == 0 else collection.codes
-            rows, inverse = np.unique(self.rows[members, column], return_inverse=True)
-            row_ids = np.array([numbers.setdefault(texts[row], len(numbers)) for row in rows.tolist()], dtype=np.intp)
-            ids[members] = row_ids[inverse.reshape(-1)]
+            texts = collection.distinct_codes if column else collection.distinct_queries
+            of_row = collection.code_ids if column else collection.query_ids
+            asked, inverse = np.unique(of_row[self.rows[members, column]], return_inverse=True)
+            asked_ids = [numbers.setdefault(texts[number], len(numbers)) for number in asked.tolist()]
+            ids[members] = np.array(asked_ids, dtype=np.intp)[inverse.reshape(-1)]
         return list(numbers), ids
+
+
+def _hold_against(cache: Any, what: str, now: Any) -> None:
+    """Note what a response cache's answers depend on, or refuse a cache that was made with something else."""
+    key = f"{_CACHE_NOTE}{what}"
+    before = cache.setdefault(key, now)
+    if before != now:
+        differing = now
+        if isinstance(now, dict):
+            differing = {name: value for name, value in now.items() if before.get(name) != value}
+            before = {name: before.get(name) for name in differing}
+        raise SettingError(
+            f"--use_cache names a cache of another {'scorer' if what == 'scorer' else 'data file or setting'}: it was "
+            f"made with {before}, and this run has {differing}. Name another cache, or delete that one"
+        )
 
 
 def _task_of(request: Any) -> LoadedTask:

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gecs_tasks.errors import SettingError
 from gecs_tasks.ranking import gold_ranks
 
 MATCH: Final = 1
@@ -118,14 +119,13 @@ def acc_median(scored: Iterable[Judged]) -> float:
     return float((above[labels == MATCH].mean() + (~above[labels == NO_MATCH]).mean()) / 2)
 
 
-def mrr(ranks: Iterable[float]) -> float:
-    """Mean reciprocal rank of the gold candidates' ranks (1 is best); NaN where there are none."""
-    reciprocal = [1.0 / rank for rank in ranks]
-    return sum(reciprocal) / len(reciprocal) if reciprocal else math.nan
-
-
 def _columns(items: Iterable[Judged]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     rows = list(items)
+    if any(not isinstance(row, (tuple, list)) or len(row) != 2 for row in rows):
+        raise SettingError(
+            f"this aggregation takes (value, label) pairs, label 1 for a match and 0 for none, not {rows[0]!r}: "
+            "return such pairs from the task's process_results"
+        )
     values = np.array([value for value, _ in rows], dtype=np.float64)
     labels = np.array([label for _, label in rows], dtype=np.int64)
     return values, labels
@@ -154,7 +154,6 @@ METRICS: Final[dict[str, Metric]] = {
     name: Metric(per_query_value, "mean", name != "mean_rank") for name in ranking_values(1)
 }
 AGGREGATIONS: Final[dict[str, Callable[..., float]]] = {
-    "gecs_mrr": mrr,
     "gecs_recall_match": recall_match,
     "gecs_recall_no_match": recall_no_match,
     "gecs_f1": f1,

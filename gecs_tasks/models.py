@@ -13,8 +13,9 @@ from gecs_tasks.scorers.bm25 import BM25Scorer
 
 BACKENDS: Final = ("sentence-transformers", "transformers", "vllm", "openai")
 
-# What every model may be given without having asked for it: the harness's own options, and task settings.
-_FROM_THE_HARNESS: Final = ("batch_size", "max_batch_size", "device")
+# What every model may be given without having asked for it: the harness's own options, the name that `gecs run` gives
+# a model for the harness to call its folder by, and task settings.
+_FROM_THE_HARNESS: Final = ("batch_size", "max_batch_size", "device", "model")
 _SCORING: Final = ("similarity", "normalize", "cache_dir", "progress", "threshold")
 _ENCODING: Final = ("max_length", "query_prompt", "document_prompt", "batch_size")
 _LOADING: Final = ("revision", "dtype", "trust_remote_code")

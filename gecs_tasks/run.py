@@ -13,24 +13,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from gecs_tasks import per_query, plugin
-from gecs_tasks.benchmark import GROUPS, SUBSETS, TASKS, task_name
+from gecs_tasks.benchmark import FAMILIES, GROUPS, SUBSETS, TASKS, task_name
 from gecs_tasks.errors import GecsError, MissingExtraError, SettingError
+from gecs_tasks.secrets import secret_names
 
 logger = logging.getLogger(__name__)
 
-_KEY_NAMES: Final = (
-    "api_key",
-    "apikey",
-    "api_token",
-    "auth_token",
-    "access_token",
-    "hf_token",
-    "token",
-    "secret",
-    "password",
-)
-# The harness's option that brings each of its optional model types.
+# The harness's extra that brings each package its model types need.
 _MODEL_EXTRAS: Final = {"torch": "hf", "transformers": "hf", "vllm": "vllm", "tenacity": "api", "tiktoken": "api"}
+_MAPPINGS: Final = ("model_args", "metadata", "gen_kwargs", "wandb_args", "trackio_args", "hf_hub_log_args")
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -47,25 +38,29 @@ def run(arguments: Sequence[str]) -> None:
     logging.getLogger("lm_eval.api.task").addFilter(_is_not_a_hint_for_others)
     sys.argv = ["gecs", "run", *arguments]
     cli = HarnessCLI()
-    if not arguments:
-        cli.parse_args()  # prints the run command's help and exits
-    parsed = cli.parse_args()
+    try:
+        parsed = cli.parse_args()  # without arguments it prints the run command's help and exits
+    except ValueError as error:  # of an argument that looks like JSON and is none
+        raise SettingError(str(error)) from None
     settings = _settings(parsed)
-    _refuse_keys(settings)
-    tasks = _task_list(settings.get("tasks"))
-    _check_tasks(tasks)
-    _check_model(str(settings.get("model") or "hf"))
-    _load_data(tasks)
+    _refuse_secrets(settings)
+    tasks = _resolve(_task_list(settings.get("tasks")))
+    model = str(settings.get("model") or "hf")
+    _check_options(settings)
+    _check_model(model)
+    _load_data(tasks, settings.get("samples"))
     _default_per_query(settings)
+    parsed.tasks = tasks
+    if model in plugin.MODELS:
+        _name_the_model(parsed, settings, model)
     try:
         cli.execute(parsed)
     except ModuleNotFoundError as error:
-        raise _missing(error) from None
+        raise _missing(error, model) from None
     except ValueError as error:
         if not str(error).startswith("Tasks not found: "):
             raise
-        names = str(error).removeprefix("Tasks not found: ").split(", ")
-        raise _unknown_tasks(names) from None
+        raise _unknown_tasks(str(error).removeprefix("Tasks not found: ").split(", ")) from None
 
 
 def _is_not_a_hint_for_others(record: logging.LogRecord) -> bool:
@@ -75,52 +70,91 @@ def _is_not_a_hint_for_others(record: logging.LogRecord) -> bool:
 
 
 def _settings(parsed: Namespace) -> dict[str, Any]:
-    """The command line's settings over those of its ``--config`` file, as the harness merges them."""
-    given = {name: value for name, value in vars(parsed).items() if value or value == 0}
-    if not (config := given.get("config")):
-        return given
+    """The command line's settings over those of its ``--config`` file, as the harness merges and checks them."""
+    import yaml
     from lm_eval.config.evaluate_config import EvaluatorConfig
 
+    given = {name: value for name, value in vars(parsed).items() if (value or value == 0) and name != "func"}
     try:
-        return {**EvaluatorConfig.load_yaml_config(config), **given}
-    except (OSError, ValueError, TypeError) as error:
-        raise SettingError(f"--config: {error}") from None
+        config = EvaluatorConfig.load_yaml_config(given["config"]) if given.get("config") else {}
+    except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
+        raise SettingError(f"--config: {' '.join(str(error).split())}") from None
+    return {**config, **given}
 
 
-def _refuse_keys(settings: Mapping[str, Any]) -> None:
-    # Model arguments reach every task's metadata in the results file, and the shell's history.
+def _check_options(settings: Mapping[str, Any]) -> None:
+    """What the harness itself would say in a traceback."""
+    limit, output = settings.get("limit"), settings.get("output_path")
+    if limit is not None and not (isinstance(limit, (int, float)) and limit > 0):
+        raise SettingError(f"--limit is {limit}: expected a number of documents, or a share of them below 1")
+    if limit is not None and settings.get("samples"):
+        raise SettingError("--limit and --samples exclude each other: give one of them")
+    if (settings.get("log_samples") or settings.get("predict_only")) and not output:
+        raise SettingError("--log_samples and --predict_only write files: add --output_path")
+    if output and Path(str(output)).is_file() and Path(str(output)).suffix != ".json":
+        raise SettingError(f"--output_path {output} is a file: give a directory, or a name that ends in .json")
     for option in ("model_args", "metadata"):
-        arguments = settings.get(option)
-        names = list(arguments) if isinstance(arguments, Mapping) else []
-        if isinstance(arguments, str):
-            names = [part.split("=", 1)[0].strip() for part in arguments.split(",")]
-        for name in names:
-            if str(name).lower() in _KEY_NAMES:
-                raise SettingError(
-                    f"--{option} holds {name!r}, which would be written into the results file: leave it out and set "
-                    "the environment variable that the model reads (OPENAI_API_KEY, ANTHROPIC_API_KEY, HF_TOKEN, ...)"
-                )
+        ours = [name for name in ("gecs", "gecs_subset") if name in (settings.get(option) or {})]
+        if ours:
+            raise SettingError(f"--{option} holds {ours[0]!r}, which a task sets for itself: choose it by --tasks")
+
+
+def _refuse_secrets(settings: Mapping[str, Any]) -> None:
+    # Model arguments reach every task's metadata in the results file, and all of these reach the shell's history.
+    for option in _MAPPINGS:
+        for name in secret_names(settings.get(option)):
+            raise SettingError(
+                f"--{option} holds {name!r}, which could end up in the results file: leave it out and set the "
+                "environment variable that is read for it (OPENAI_API_KEY, ANTHROPIC_API_KEY, HF_TOKEN, ...)"
+            )
 
 
 def _task_list(tasks: Any) -> list[str]:
-    if tasks is None:
+    parts = [tasks] if isinstance(tasks, str) else list(tasks or [])
+    if not all(isinstance(part, str) for part in parts):
+        raise SettingError(f"tasks are {parts!r}: expected names")
+    names = [name.strip() for part in parts for name in part.split(",") if name.strip()]
+    if not names:
         raise SettingError("no --tasks given; `gecs tasks` lists them, e.g. --tasks gecs_statcode")
-    parts = [tasks] if isinstance(tasks, str) else list(tasks)
-    return [name for part in parts if isinstance(part, str) for name in part.split(",") if name]
+    return names
 
 
-def _check_tasks(names: Iterable[str]) -> None:
-    ours = (*TASKS, *GROUPS)
-    unknown = [
-        name
-        for name in names
-        if name.startswith("gecs")
-        and not name.endswith(".yaml")
-        and not fnmatch.filter(ours, name)
-        and not Path(name).is_dir()
-    ]
+def _resolve(names: Iterable[str]) -> list[str]:
+    """Our names with wildcards resolved and each task wanted once; other names as they are.
+
+    The harness refuses a task that it meets twice, as in two groups: a group or task that another one holds wholly is
+    left out, which changes nothing.
+
+    :raises SettingError: for names that look ours and are not, and for groups of which each holds a part of the other.
+    """
+    ours: dict[str, frozenset[str]] = {}
+    others, unknown = [], []
+    for name in names:
+        matches = fnmatch.filter((*TASKS, *GROUPS), name) if name.startswith("gecs") else []
+        ours.update((match, frozenset(_leaves(match))) for match in matches)
+        if not matches:
+            others.append(name)
+            if name.startswith("gecs") and not name.endswith(".yaml") and not Path(name).is_dir():
+                unknown.append(name)
     if unknown:
         raise _unknown_tasks(unknown)
+    kept: dict[str, frozenset[str]] = {}
+    for name in sorted(ours, key=lambda name: -len(ours[name])):
+        holder = next((other for other in kept if ours[name] <= kept[other]), None)
+        clash = next((other for other in kept if ours[name] & kept[other]), None)
+        if holder:
+            logger.info("%s is run as a part of %s", name, holder)
+        elif clash:
+            raise SettingError(
+                f"{name} and {clash} share some tasks, and the harness runs each task once: name tasks or smaller groups"
+            )
+        else:
+            kept[name] = ours[name]
+    return [*(name for name in ours if name in kept), *others]
+
+
+def _leaves(name: str) -> list[str]:
+    return [leaf for member in GROUPS[name].members for leaf in _leaves(member)] if name in GROUPS else [name]
 
 
 def _unknown_tasks(names: Iterable[str]) -> SettingError:
@@ -148,34 +182,33 @@ def _check_model(name: str) -> None:
         raise _missing(error, name) from None
 
 
-def _missing(error: ModuleNotFoundError, model: str | None = None) -> GecsError:
-    package = (error.name or str(error)).split(".")[0]
+def _missing(error: ModuleNotFoundError, model: str) -> GecsError:
+    if error.name is None:  # the harness's own words, which say what to install
+        return SettingError(f"--model {model}: {' '.join(str(error).split())}")
+    package = error.name.split(".")[0]
     extra = _MODEL_EXTRAS.get(package)
-    install = f'"lm-eval[{extra}]"' if extra else package
-    return MissingExtraError(f"--model {model}" if model else "this run", package, install)
+    return MissingExtraError(f"--model {model}", package, f'"lm-eval[{extra}]"' if extra else package)
 
 
-def _load_data(names: Iterable[str]) -> None:
-    """Find, fetch and parse the data of our tasks before a model is loaded, which can take minutes."""
+def _load_data(names: Sequence[str], samples: Any) -> None:
+    """Find, fetch and parse our tasks' data, and draw, before a model is loaded, which can take minutes."""
     from gecs_tasks.collection import load
 
-    for subset in _subsets(names):
+    wanted = {leaf for name in names for leaf in (_leaves(name) if name in GROUPS else [name])}
+    for subset in SUBSETS:
+        tasks = [task_name(subset, family) for family in FAMILIES if task_name(subset, family) in wanted]
+        if not tasks:
+            continue
         collection = load(subset)
         found = collection.fingerprint
         logger.info("%s: %d rows from %s (%s), %s", subset, found.rows, found.file, found.origin, found.status)
-
-
-def _subsets(names: Iterable[str]) -> list[str]:
-    """The subsets behind task and group names, in the benchmark's order."""
-    wanted: set[str] = set()
-    pending = [match for name in names for match in fnmatch.filter((*TASKS, *GROUPS), name)]
-    while pending:
-        name = pending.pop()
-        if name in GROUPS:
-            pending.extend(GROUPS[name].members)
-        else:
-            wanted.add(name)
-    return [subset for subset in SUBSETS if any(task_name(subset, family) in wanted for family in ("match", "rank"))]
+        for task in tasks:
+            drawn = collection.pools if task.endswith("_rank") else collection.negatives
+            n_documents = len(drawn) * (1 if task.endswith("_rank") else 2)
+            chosen = samples.get(task, []) if isinstance(samples, Mapping) else []
+            outside = [index for index in chosen if not isinstance(index, int) or not 0 <= index < n_documents]
+            if outside:
+                raise SettingError(f"--samples asks for document {outside[0]} of {task}: it has 0 to {n_documents - 1}")
 
 
 def _default_per_query(settings: Mapping[str, Any]) -> None:
@@ -184,3 +217,10 @@ def _default_per_query(settings: Mapping[str, Any]) -> None:
     if output and not os.environ.get(per_query.DIRECTORY_VARIABLE):
         path = Path(str(output))
         os.environ[per_query.DIRECTORY_VARIABLE] = str(path.parent if path.suffix == ".json" else path)
+
+
+def _name_the_model(parsed: Namespace, settings: Mapping[str, Any], model: str) -> None:
+    """Give a model without a name one for the folder of its results; the harness would draw one at random."""
+    given = settings.get("model_args") or {}
+    if isinstance(given, Mapping) and not {"pretrained", "model", "path"} & set(given):
+        parsed.model_args = {**given, "model": model}

@@ -35,7 +35,7 @@ def candidate_pools(n_rows: int, n_distractors: int = N_DISTRACTORS, seed: int =
     if n_rows <= n_distractors:
         raise DrawError(
             f"a pool of {n_distractors + 1} candidates needs at least {n_distractors + 1} rows, found {n_rows}: "
-            "use the whole subset, or draw fewer distractors"
+            "use the whole subset"
         )
     rng = random.Random(seed)
     others = range(n_rows - 1)

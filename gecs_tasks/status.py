@@ -38,15 +38,14 @@ def status_lines() -> Iterator[str]:
     yield f"  lm_eval --tasks gecs_... (plain)   {activation.status().reason}"
     yield ""
     yield "Data"
-    try:
-        directory = data_dir()
-    except DataError as error:
-        directory = None
-        yield f"  {error}"
-    yield f"  {DATA_DIR_VARIABLE}: {directory or 'not set'}"
     yield f"  cache: {fetch.cache_dir()}"
-    for name in RELEASED:
-        yield f"  {name:<12}{_where(name)}"
+    try:
+        yield f"  {DATA_DIR_VARIABLE}: {data_dir() or 'not set'}"
+    except DataError as error:
+        yield f"  {error}"
+    else:
+        for name in RELEASED:
+            yield f"  {name:<12}{_where(name)}"
     yield ""
     yield "Models of ours"
     for model in plugin.MODELS:

@@ -111,6 +111,8 @@ def test_every_method_ranks_the_demo_set_better_than_chance(method: str) -> None
     [
         ({"k1": -1}, "k1 is -1: expected a number of at least 0"),
         ({"k1": "x"}, "k1 is 'x'"),
+        ({"k1": math.nan}, "k1 is nan"),
+        ({"k1": math.inf}, "k1 is inf"),
         ({"b": 1.5}, "b is 1.5: expected a number from 0 to 1"),
         ({"b": True}, "b is True"),
         ({"method": "okapi"}, "method is 'okapi': expected one of lucene, robertson"),

@@ -12,6 +12,8 @@ import pytest
 
 import gecs_tasks
 from gecs_tasks.benchmark import GROUPS, TASKS
+from gecs_tasks.errors import SettingError
+from gecs_tasks.run import _resolve
 
 
 def gecs(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -43,6 +45,19 @@ def one_line_error(done: subprocess.CompletedProcess[str]) -> str:
         ("--model gecs-bm25 --tasks gecs_demo --metadata gecs_max_code_chars=0", "gecs_max_code_chars is 0"),
         ("--model gecs-bm25 --tasks gecs_demo --apply_chat_template", "leave --apply_chat_template out"),
         ("--config missing.yaml", "--config: Config file not found"),
+        ("--model gecs-bm25 --tasks ,", "no --tasks given"),
+        ("--model gecs-bm25 --tasks gecs_demo --limit 0", "--limit is 0.0: expected a number of documents"),
+        ("--model gecs-bm25 --tasks gecs_demo --limit -1", "--limit is -1.0"),
+        ("--model gecs-bm25 --tasks gecs_demo --log_samples", "add --output_path"),
+        ('--model gecs-bm25 --tasks gecs_demo --model_args {"k1":1', "Invalid JSON"),
+        ('--model gecs-bm25 --tasks gecs_demo --samples {"gecs_demo_rank":[160]}', "document 160 of gecs_demo_rank"),
+        ("--model gecs-bm25 --tasks gecs_demo --metadata gecs_subset=ruby", "--metadata holds 'gecs_subset'"),
+        ('--model gecs-bm25 --tasks gecs_demo --metadata {"OpenAI-API-Key":"sk-1"}', "holds 'OpenAI-API-Key'"),
+        ("--model gecs-bm25 --tasks gecs_demo --gen_kwargs api_key=sk-1", "--gen_kwargs holds 'api_key'"),
+        (
+            '--model gecs-bm25 --tasks gecs_demo --model_args {"headers":{"Authorization":"sk-1"}}',
+            "--model_args holds 'Authorization'",
+        ),
     ],
 )
 def test_a_users_error_is_one_line(arguments: str, message: str) -> None:
@@ -78,10 +93,53 @@ def test_a_broken_row_is_named(tmp_path: Path) -> None:
     assert "test_go.jsonl, line 42: 0 delimiters" in line
 
 
+def test_groups_that_hold_one_another_are_run_once() -> None:
+    arguments = ("--model", "gecs-bm25", "--tasks", "gecs_demo", "gecs_demo_rank", "gecs_dem*_rank", "--limit", "2")
+    done = gecs("run", *arguments)
+    assert done.returncode == 0, done.stderr
+    assert "gecs_demo_rank is run as a part of gecs_demo" in done.stderr
+    assert done.stdout.count("|mrr ") == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (["gecs_robustness", "gecs_crosslingual", "gecs_domain"], ["gecs_robustness", "gecs_crosslingual"]),
+        (["gecs_statcode_rank", "gecs_statcode"], ["gecs_statcode"]),
+        (["gecs_match", "gecs_rank"], ["gecs_match", "gecs_rank"]),
+        (["gecs_go_rank", "hellaswag"], ["gecs_go_rank", "hellaswag"]),
+        (
+            ["gecs_*_rank"],
+            ["gecs_statcode_rank", "gecs_demo_rank", "gecs_codesearchnet_rank", "gecs_robustness_rank"],
+        ),
+    ],
+)
+def test_names_become_tasks_that_the_harness_meets_once(given: list[str], kept: list[str]) -> None:
+    assert _resolve(given) == kept
+
+
+def test_groups_that_share_some_tasks_are_refused() -> None:
+    with pytest.raises(SettingError, match=r"gecs_statcode and gecs_rank share some tasks"):
+        _resolve(["gecs_rank", "gecs_statcode"])
+
+
+def test_an_output_path_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    output = str(tmp_path / "file")
+    done = gecs("run", "--model", "gecs-bm25", "--tasks", "gecs_demo", "--output_path", output)
+    assert "file is a file: give a directory" in one_line_error(done)
+
+
+def test_results_of_a_model_without_a_name_have_one(tmp_path: Path) -> None:
+    gecs("run", "--model", "gecs-bm25", "--tasks", "gecs_demo_rank", "--limit", "1", "--output_path", str(tmp_path))
+    (results,) = tmp_path.rglob("results_*.json")
+    assert results.parent.name == "gecs-bm25"
+
+
 def test_too_few_rows_for_a_pool(tmp_path: Path) -> None:
     (tmp_path / "test_go.jsonl").write_text("\n".join(json.dumps({"input": f"q{i} [CODESPLIT] c"}) for i in range(50)))
     line = one_line_error(gecs("run", "--model", "gecs-bm25", "--tasks", "gecs_go", GECS_DATA_DIR=str(tmp_path)))
-    assert "a pool of 100 candidates needs at least 100 rows, found 50" in line
+    assert "test_go.jsonl (GECS_DATA_DIR): a pool of 100 candidates needs at least 100 rows, found 50" in line
 
 
 def test_a_run_prints_a_table_and_writes_results(tmp_path: Path) -> None:

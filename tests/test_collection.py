@@ -99,6 +99,13 @@ def test_a_data_directory_that_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path
         load("statcode")
 
 
+def test_a_directory_in_place_of_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "test_ruby.jsonl").mkdir()
+    monkeypatch.setenv("GECS_DATA_DIR", str(tmp_path))
+    with pytest.raises(DataError, match=r"test_ruby\.jsonl is a directory: expected the file"):
+        load("ruby")
+
+
 def test_every_real_file_parses(real_data: Path) -> None:
     for name in RELEASED:
         collection = load(name)

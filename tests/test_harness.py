@@ -42,6 +42,9 @@ class RecordingScorer:
         self.batches.append(batch)
         return np.array([hash((batch.queries[q], batch.codes[c])) % 9973 for q, c in batch.pairs.tolist()], float)
 
+    def identity(self) -> dict[str, Any]:
+        return {}
+
     def info(self) -> dict[str, Any]:
         return {"scorer": "recording"}
 
@@ -194,6 +197,29 @@ def test_the_same_from_a_cache(evaluate: Evaluate, tmp_path: Path, full_records:
             assert records(tmp_path / name, task) == full_records[task]
 
 
+@pytest.mark.parametrize("changed", [{"k1": 0.1}, {"b": 0}, {"method": "atire"}, {"threshold": 5}])
+def test_a_cache_of_another_scorer_is_refused(evaluate: Evaluate, tmp_path: Path, changed: dict[str, Any]) -> None:
+    """The harness knows an answer by its prompt alone, and BM25's answer depends on its settings too."""
+    cache = str(tmp_path / "cache")
+    evaluate("gecs-bm25", RANK, limit=2, use_cache=cache)
+    with pytest.raises(SettingError, match=rf"cache of another scorer: .*{next(iter(changed))}.*Name another cache"):
+        evaluate("gecs-bm25", RANK, limit=2, use_cache=cache, model_args=changed)
+
+
+def test_a_cache_of_other_data_is_refused(evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GECS_DATA_DIR", str(tmp_path))
+    cache = str(tmp_path / "cache")
+    for n_rows in (150, 120):
+        rows = [{"input": f"plot the mean {i} [CODESPLIT] mean(x{i % 9})"} for i in range(n_rows)]
+        (tmp_path / "test_ruby.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        if n_rows == 150:
+            evaluate("gecs-bm25", "gecs_ruby_rank", limit=2, use_cache=cache)
+            continue
+        with pytest.raises(SettingError, match="cache of another data file or setting"):
+            evaluate("gecs-bm25", "gecs_ruby_rank", limit=2, use_cache=cache)
+    evaluate("gecs-bm25", "gecs_ruby_rank", limit=2)  # and without it nobody asks
+
+
 def test_the_same_with_several_tasks_in_one_run(
     evaluate: Evaluate, tmp_path: Path, full_records: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -333,5 +359,53 @@ def test_logged_samples_hold_indices_not_codes(evaluate: Evaluate) -> None:
 
 
 def test_predict_only(evaluate: Evaluate) -> None:
-    results = evaluate("gecs-bm25", RANK, limit=2, predict_only=True)
-    assert len(results["samples"][RANK]) == 2
+    results = evaluate("gecs-bm25", "gecs_demo", limit=2, predict_only=True)
+    assert {name: len(samples) for name, samples in results["samples"].items()} == {MATCH: 2, RANK: 2}
+
+
+def test_two_infinities_are_not_a_number() -> None:
+    from gecs_tasks.families import match
+
+    doc = {"gecs": "gecs_demo_match@0:1", "query": 0, "code": 0, "label": 1}
+    values = match.results(doc, [(-math.inf, False), (-math.inf, False)])
+    assert (values["acc"], values["nan_scores"].n_nan) == (0.0, 1)
+
+
+@pytest.mark.parametrize(("limit", "warned"), [(4, False), (3, True)])
+def test_an_unbalanced_accuracy_is_marked(
+    evaluate: Evaluate, caplog: pytest.LogCaptureFixture, limit: int, warned: bool
+) -> None:
+    evaluate(always("True"), MATCH, limit=limit)
+    assert ("acc is of 2 matching and 1 other documents" in caplog.text) is warned
+
+
+def test_the_per_query_file_tells_of_the_model_and_no_secret(evaluate: Evaluate, tmp_path: Path) -> None:
+    metadata = {"gecs_per_query": str(tmp_path), "my_api_key": "sk-1"}
+    evaluate("gecs-bm25", RANK, limit=2, model_args={"k1": 1.2}, metadata=metadata)
+    (path,) = tmp_path.iterdir()
+    assert per_query.read(path).metadata["model_args"] == {"k1": 1.2}
+
+
+def test_somebody_elses_task_with_our_metric(evaluate: Evaluate) -> None:
+    """The README's example: `metric: mrr` and `process_results: ranking_results` in a task of another package."""
+    from lm_eval import simple_evaluate
+
+    from gecs_tasks.metrics import ranking_results
+
+    theirs = {
+        "task": "theirs",
+        "custom_dataset": lambda **_: {"test": Rows()},
+        "test_split": "test",
+        "output_type": "multiple_choice",
+        "num_fewshot": 0,
+        "fewshot_config": {"samples": []},
+        "doc_to_text": "question",
+        "doc_to_choice": ["right", "wrong", "worse"],
+        "doc_to_target": 0,
+        "process_results": ranking_results,
+        "metric_list": [{"metric": "mrr"}, {"metric": "recall@1"}],
+    }
+    answers = {"right": -2.0, "wrong": -1.0, "worse": -3.0}
+    model = PromptModel(lambda context, continuation: answers[continuation.strip()])
+    results = simple_evaluate(model, tasks=[theirs], log_samples=False)
+    assert (metric(results, "theirs", "mrr"), metric(results, "theirs", "recall@1")) == (0.5, 0.0)

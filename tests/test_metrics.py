@@ -1,18 +1,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import f1_score, recall_score, roc_auc_score
 
+from gecs_tasks.errors import SettingError
 from gecs_tasks.metrics import (
     Judged,
     acc_median,
     auroc,
     f1,
-    mrr,
     ranking_results,
     ranking_values,
     recall,
@@ -37,9 +39,10 @@ def test_ranking_results_for_other_peoples_tasks() -> None:
     assert ranking_results({}, answers)["mrr"] == 0.5
 
 
-def test_mrr_of_ranks() -> None:
-    assert mrr([1, 2, 4]) == pytest.approx((1 + 0.5 + 0.25) / 3)
-    assert math.isnan(mrr([]))
+@pytest.mark.parametrize("aggregation", [auroc, acc_median, f1, recall_match])
+def test_values_without_labels_are_refused(aggregation: Callable[[Any], float]) -> None:
+    with pytest.raises(SettingError, match=r"takes \(value, label\) pairs, .* not 1\.0"):
+        aggregation([1.0, 0.0])
 
 
 def test_recalls_and_f1_by_hand() -> None:

@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import gecs_tasks
 from gecs_tasks import per_query
 from gecs_tasks.benchmark import DOI, N_DISTRACTORS, SEED, task_name
 from gecs_tasks.collection import Collection, load
 from gecs_tasks.errors import DataError, RequestError, SettingError
 from gecs_tasks.prompts import MAX_CODE_CHARS, instruction, render
+from gecs_tasks.secrets import is_secret
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +40,7 @@ class LoadedTask:
     max_code_chars: int
     info: dict[str, Any]
     per_query_folder: Path | None
+    arguments: dict[str, Any]
     prefix: str = field(init=False)
     _frozen: int = field(default=0, init=False)
 
@@ -72,6 +75,12 @@ def collect_again() -> None:
 
 
 _tasks: dict[str, LoadedTask] = {}  # by name, the last one loaded
+_on_load: list[Callable[[LoadedTask], None]] = []
+
+
+def watch_loading(check: Callable[[LoadedTask], None] | None) -> None:
+    """Have a check called with every task that is loaded from now on, in place of an earlier one; None for none."""
+    _on_load[:] = [] if check is None else [check]
 
 
 def loaded_task(document: Document) -> LoadedTask:
@@ -140,6 +149,7 @@ def load_task(family: str, settings: dict[str, Any], draw_digest: Callable[[Coll
         max_code_chars=max_code_chars,
         info=info,
         per_query_folder=per_query.directory(settings.get("gecs_per_query")),
+        arguments={name: value for name, value in settings.items() if _tells_of_the_model(name, value)},
     )
     fingerprint = collection.fingerprint
     info.update(
@@ -163,8 +173,16 @@ def load_task(family: str, settings: dict[str, Any], draw_digest: Callable[[Coll
     )
     if family == "rank":
         info["draws"]["distractors"] = N_DISTRACTORS
+    for check in _on_load:
+        check(task)
     _tasks[task.name] = task
     return task
+
+
+def _tells_of_the_model(name: str, value: Any) -> bool:
+    """Whether a keyword is a model argument fit to be written down: all of ``--model_args`` come with the settings."""
+    of_the_task = name.startswith("gecs") or name in ("version", "config_source")
+    return not of_the_task and not is_secret(name) and isinstance(value, (str, int, float, bool))
 
 
 def close_task(records: Sequence[per_query.Record]) -> float:
@@ -187,9 +205,19 @@ def close_task(records: Sequence[per_query.Record]) -> float:
             sum(record.n_nan > 0 for record in records),
             len(records),
         )
+    if isinstance(first, per_query.MatchRecord):
+        n_match = sum(record.label for record in records if isinstance(record, per_query.MatchRecord))
+        if 2 * n_match != len(records):
+            logger.warning(
+                "%s: acc is of %d matching and %d other documents, so it is not balanced; see the recalls",
+                task.name,
+                n_match,
+                len(records) - n_match,
+            )
     if task.per_query_folder is not None:
+        metadata = {"task": task.name, "version": gecs_tasks.__version__, "model_args": task.arguments, **task.info}
         try:
-            path = per_query.write(task.per_query_folder, task.name, {"task": task.name, **task.info}, records)
+            path = per_query.write(task.per_query_folder, task.name, metadata, records)
         except DataError as error:  # the results themselves must not be lost with it
             logger.error("%s: no per-query file: %s", task.name, error)
         else:

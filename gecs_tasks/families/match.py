@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from gecs_tasks import metrics
 from gecs_tasks.families.base import TASK_KEY, Document, Documents, LoadedTask, close_task, load_task, loaded_task
@@ -15,8 +15,8 @@ from gecs_tasks.metrics import MATCH, NO_MATCH, Judged
 from gecs_tasks.per_query import MatchRecord
 from gecs_tasks.sampling import draw_digest
 
-# A scorer that ranks but makes no decision answers False with this: no score, and no greedy notion either.
-UNDECIDED: tuple[float, None] = (math.nan, None)
+# A scorer that ranks but makes no decision answers False with this. A language model's own second value is 0 or 1.
+UNDECIDED: Final[tuple[float, int]] = (math.nan, -1)
 
 
 def dataset(**settings: Any) -> dict[str, Documents]:
@@ -57,11 +57,12 @@ def results(doc: Document, answers: Sequence[tuple[float, Any]]) -> dict[str, An
     """
     (true_score, _), (false_score, greedy) = answers
     label = doc["label"]
-    if greedy is None and math.isnan(false_score):
+    if greedy == UNDECIDED[1]:
         score, decision, n_nan = true_score, math.nan, int(math.isnan(true_score))
     else:
         score = true_score - false_score
         n_nan = int(math.isnan(true_score)) + int(math.isnan(false_score))
+        n_nan = n_nan or int(math.isnan(score))  # two infinities
         decision = float(1 - label if math.isnan(score) else score > 0)
     correct = math.nan if math.isnan(decision) else float(decision == label)
     doc_id = 2 * doc["query"] + (label == NO_MATCH)

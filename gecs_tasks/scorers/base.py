@@ -64,6 +64,10 @@ class PairScorer(Protocol):
         """One score a pair, higher meaning a better match, shape (n,)."""
         ...
 
+    def identity(self) -> dict[str, Any]:
+        """Everything that changes a score, JSON-serialisable."""
+        ...
+
     def info(self) -> dict[str, Any]:
-        """What the scorer is and how it was set, JSON-serialisable, for the results file."""
+        """What the results file records: the identity, and what was counted while scoring."""
         ...

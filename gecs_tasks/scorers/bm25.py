@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from itertools import groupby
@@ -83,6 +84,10 @@ class BM25Scorer:
 
     def info(self) -> dict[str, Any]:
         """The scorer's name, parameters and library version."""
+        return self.identity()
+
+    def identity(self) -> dict[str, Any]:
+        """The scorer's name, parameters and library version."""
         from importlib.metadata import version
 
         return {
@@ -95,4 +100,4 @@ class BM25Scorer:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -143,14 +143,17 @@ class CrossEncoderScorer:
         scores = scores[inverse.reshape(-1)]
         return scores
 
+    def identity(self) -> dict[str, Any]:
+        """The model and every setting that changes a score."""
+        return {**self._identity, "positive_label": self.labels[self.positive]}
+
     def info(self) -> dict[str, Any]:
         """What the model is, how its input was built, and how many pairs it scored, cut and found in the cache."""
         return {
             "scorer": "cross-encoder",
             "model": self.pretrained,
-            **self._identity,
+            **self.identity(),
             "labels": list(self.labels),
-            "positive_label": self.labels[self.positive],
             "backend": self._backend,
             "device": self.device.split(":")[0],
             "pairs_scored": self.pairs_scored,

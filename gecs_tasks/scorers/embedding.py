@@ -209,6 +209,10 @@ class EmbeddingScorer:
         first = self.group is None or self.group.rank == 0
         return tqdm(total=total, desc="Encoding", unit=" texts", disable=not (shown and first), smoothing=0)
 
+    def identity(self) -> dict[str, Any]:
+        """The model and every setting that changes a score."""
+        return {**self.encoder.identity(), "similarity": self.similarity, "normalize": self.normalize}
+
     def info(self) -> dict[str, Any]:
         """The model, the settings, and what was encoded; ``cut`` is None where the backend cannot tell."""
         counts: dict[str, Any] = dict(self._counts)
@@ -217,10 +221,8 @@ class EmbeddingScorer:
         return {
             "scorer": "embedding",
             **({"model": self.model} if self.model else {}),
-            **self.encoder.identity(),
+            **self.identity(),
             "dimension": self._dimension,
-            "similarity": self.similarity,
-            "normalize": self.normalize,
             "texts": counts,
             **({"cache_degraded": self._cache.degraded} if self._cache is not None and self._cache.degraded else {}),
         }

@@ -56,8 +56,10 @@ def _row(path: Path, number: int, line: bytes) -> Row:
         ) from None
     try:
         record = json.loads(text)
-    except ValueError as error:
-        shown = text.strip()[:60] or "an empty line"
+    except (ValueError, RecursionError) as error:
+        if text.startswith("\ufeff"):
+            raise RowError(path, number, "a byte order mark", "Save the file as UTF-8 without one.") from None
+        shown = repr(text.strip()[:60]) if text.strip() else "an empty line"
         raise RowError(path, number, f"not JSON ({error}): {shown}", f"Each line must be {_FORM}.") from None
     if not isinstance(record, dict):
         raise RowError(path, number, f"a JSON {type(record).__name__}", f"Each line must be an object, {_FORM}.")
@@ -65,7 +67,7 @@ def _row(path: Path, number: int, line: bytes) -> Row:
         raise RowError(path, number, f"no field 'input' among {sorted(record)}", f"Each line must be {_FORM}.")
     pair = record["input"]
     if not isinstance(pair, str):
-        raise RowError(path, number, f"'input' is a {type(pair).__name__}", "It must be a string.")
+        raise RowError(path, number, f"'input' is of type {type(pair).__name__}", "It must be a string.")
     # The released sets hold positives only; a file with negatives would silently spoil every draw.
     if record.get("target", 1) != 1:
         raise RowError(
@@ -75,11 +77,12 @@ def _row(path: Path, number: int, line: bytes) -> Row:
             "Keep the matching rows (target 1) only: negatives are drawn.",
         )
     parts = pair.split(DELIMITER)
-    if len(parts) != 2:
+    n_delimiters = len(parts) - 1 + pair.count(f"{DELIMITER}{DELIMITER.lstrip()}")  # two may share a space
+    if n_delimiters != 1:
         raise RowError(
             path,
             number,
-            f"{len(parts) - 1} delimiters {DELIMITER!r} in 'input'",
+            f"{n_delimiters} delimiters {DELIMITER!r} in 'input'",
             "Exactly one must stand between the comment and the code.",
         )
     if _has_surrogate(pair):

@@ -48,7 +48,9 @@ def locate(subset: Subset, *, download: bool = True) -> Located | None:
     if not subset.released:
         return Located(_EMBEDDED / subset.filename, "embedded in the package")
     directory = data_dir()
-    if directory is not None and (path := directory / subset.filename).is_file():
+    if directory is not None and (path := directory / subset.filename).exists():
+        if not path.is_file():
+            raise DataError(f"{path} is a directory: expected the file {subset.filename}, one JSON object a line")
         return Located(path, DATA_DIR_VARIABLE)
     found = fetch.cached(subset)
     if found is None and download:

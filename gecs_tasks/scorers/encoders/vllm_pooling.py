@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from gecs_tasks.errors import EncodingError, MissingExtraError
+from gecs_tasks.errors import EncodingError, GecsError, MissingExtraError, ModelError, SettingError
 from gecs_tasks.scorers.encoders.base import Role, VectorArray
 from gecs_tasks.scorers.torch_support import load_error, model_identity
 
@@ -22,6 +22,7 @@ class VLLMEncoder:
     :param max_length: tokens a text is cut at; by default what vLLM takes from the model's configuration.
     :param engine: vLLM's own engine arguments, passed through (``tensor_parallel_size``, ``max_model_len``, ...).
     :raises ModelError: where vLLM cannot load the model.
+    :raises SettingError: where vLLM refuses an engine argument.
 
     The other parameters are those of
     :class:`gecs_tasks.scorers.encoders.sentence_transformer.SentenceTransformerEncoder`.
@@ -57,9 +58,11 @@ class VLLMEncoder:
                 **engine,
             )
         except Exception as error:
-            raise load_error(pretrained, error) from None
+            raise _start_error(pretrained, error) from None
         config = self._llm.llm_engine.model_config
-        self._max_length = int(config.max_model_len)
+        # An engine of a greater max_model_len takes more than a text may have.
+        self._max_length = min(max_length or int(config.max_model_len), int(config.max_model_len))
+        self._lowercase = bool((getattr(config, "encoder_config", None) or {}).get("do_lower_case"))
         self._tokenizer: Any = self._llm.get_tokenizer()
         self._batch_size = batch_size or _TEXTS_A_CALL
         self._prompts: dict[Role, str] = {"query": query_prompt or "", "document": document_prompt or ""}
@@ -100,6 +103,8 @@ class VLLMEncoder:
     def _tokens(self, texts: Sequence[str], role: Role, cut: bool) -> list[list[int]]:
         # Tokenized here, since vLLM refuses a text over its length rather than cut it.
         prompted = [self._prompts[role] + text for text in texts]
+        if self._lowercase:  # some sentence-transformers configurations ask for it
+            prompted = [text.lower() for text in prompted]
         limit = {"truncation": True, "max_length": self._max_length} if cut else {"truncation": False}
         tokens: list[list[int]] = self._tokenizer(prompted, verbose=False, **limit)["input_ids"]
         return tokens
@@ -110,3 +115,16 @@ class VLLMEncoder:
 
     def close(self) -> None:
         """vLLM ends its processes with this one."""
+
+
+def _start_error(pretrained: str, error: Exception) -> GecsError:
+    """One clear line for an engine that did not start: an argument of vLLM's, its processes, or the model itself."""
+    reason = " ".join(str(error).split())
+    shown = reason if len(reason) <= 300 else f"{reason[:300]}..."
+    if isinstance(error, TypeError):  # as every function with a keyword that it does not have
+        return SettingError(f"vLLM refuses an engine argument ({shown}): see the engine arguments of its documentation")
+    if type(error).__name__ == "ValidationError":
+        return SettingError(f"vLLM refuses an engine argument, or the model's configuration ({shown})")
+    if reason.startswith("Engine core initialization failed"):
+        return ModelError(f"{pretrained}: vLLM's engine did not start; its own lines above say why ({shown})")
+    return load_error(pretrained, error)

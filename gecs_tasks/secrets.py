@@ -1,0 +1,32 @@
+"""Which settings are secrets: they are never printed, stored or passed on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+_ENDINGS: Final = ("key", "token", "secret", "password", "authorization", "credentials")
+# Settings of models and tokenizers that end like a secret and are none.
+_HARMLESS: Final = ("pad_token", "eos_token", "bos_token", "unk_token", "sep_token", "think_end_token", "add_bos_token")
+
+
+def is_secret(name: str) -> bool:
+    """Whether a setting's name says that its value is a key, a token or a password."""
+    plain = name.lower().replace("-", "_")
+    return plain.endswith(_ENDINGS) and plain not in _HARMLESS
+
+
+def secret_names(settings: Any) -> Iterator[str]:
+    """The names of all secrets in a mapping, however deep, or in a ``key=value,...`` text."""
+    if isinstance(settings, str):
+        settings = dict.fromkeys(part.split("=", 1)[0].strip() for part in settings.split(",") if "=" in part)
+    if isinstance(settings, Mapping):
+        for name, value in settings.items():
+            if is_secret(str(name)):
+                yield str(name)
+            elif isinstance(value, (Mapping, list)):
+                yield from secret_names(value)
+    elif isinstance(settings, list):
+        for value in settings:
+            if isinstance(value, Mapping):
+                yield from secret_names(value)
