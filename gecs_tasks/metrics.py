@@ -44,28 +44,27 @@ def ranking_results(doc: Any, results: Sequence[tuple[float, Any]]) -> dict[str,
     return ranking_values(int(gold_ranks([result[0] for result in results])))
 
 
-def recall(decided: Iterable[Judged]) -> float:
-    """Share of documents decided as their label says.
+def recall_match(decided: Iterable[Judged]) -> float:
+    """Share of the matching documents that are decided as matching.
 
-    Given the documents of one class it is that class's recall. NaN where there are none, or where a document has no
-    decision because the scorer makes none.
+    NaN where there are none, or where a document has no decision because the scorer makes none.
 
     :param decided: decisions (1 match, 0 no match, NaN none) with their labels.
     """
-    values, labels = _columns(decided)
-    if not len(values) or np.isnan(values).any():
-        return math.nan
-    return float((values == labels).mean())
-
-
-def recall_match(decided: Iterable[Judged]) -> float:
-    """:func:`recall` of the matching documents."""
-    return recall(item for item in decided if item[1] == MATCH)
+    return _recall(decided, MATCH)
 
 
 def recall_no_match(decided: Iterable[Judged]) -> float:
-    """:func:`recall` of the non-matching documents."""
-    return recall(item for item in decided if item[1] == NO_MATCH)
+    """Share of the other documents that are decided as not matching; see :func:`recall_match`."""
+    return _recall(decided, NO_MATCH)
+
+
+def _recall(decided: Iterable[Judged], label: int) -> float:
+    values, labels = _columns(decided)
+    of_class = values[labels == label]
+    if not len(of_class) or np.isnan(of_class).any():
+        return math.nan
+    return float((of_class == label).mean())
 
 
 def f1(decided: Iterable[Judged]) -> float:

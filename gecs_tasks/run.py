@@ -146,7 +146,7 @@ def _resolve(names: Iterable[str]) -> list[str]:
             logger.info("%s is run as a part of %s", name, holder)
         elif clash:
             raise SettingError(
-                f"{name} and {clash} share some tasks, and the harness runs each task once: name tasks or smaller groups"
+                f"{name} and {clash} share some tasks, and the harness runs a task once: name tasks or smaller groups"
             )
         else:
             kept[name] = ours[name]

@@ -17,7 +17,6 @@ from gecs_tasks.metrics import (
     f1,
     ranking_results,
     ranking_values,
-    recall,
     recall_match,
     recall_no_match,
 )
@@ -51,7 +50,6 @@ def test_recalls_and_f1_by_hand() -> None:
     assert recall_match(items) == pytest.approx(2 / 3)
     assert recall_no_match(items) == pytest.approx(1 / 2)
     assert f1(items) == pytest.approx(4 / 6)
-    assert recall(items) == pytest.approx(3 / 5)
 
 
 def test_no_decision_is_not_a_number() -> None:

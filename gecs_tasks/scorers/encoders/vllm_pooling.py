@@ -121,10 +121,11 @@ def _start_error(pretrained: str, error: Exception) -> GecsError:
     """One clear line for an engine that did not start: an argument of vLLM's, its processes, or the model itself."""
     reason = " ".join(str(error).split())
     shown = reason if len(reason) <= 300 else f"{reason[:300]}..."
-    if isinstance(error, TypeError):  # as every function with a keyword that it does not have
-        return SettingError(f"vLLM refuses an engine argument ({shown}): see the engine arguments of its documentation")
-    if type(error).__name__ == "ValidationError":
-        return SettingError(f"vLLM refuses an engine argument, or the model's configuration ({shown})")
+    invalid = (
+        type(error).__name__ == "ValidationError"
+    )  # pydantic's: value_error is a check of vLLM's, mostly the model
+    if isinstance(error, TypeError) or (invalid and ("type=value_error" not in reason or "max_model_len" in reason)):
+        return SettingError(f"vLLM refuses an engine argument for {pretrained} ({type(error).__name__}: {shown})")
     if reason.startswith("Engine core initialization failed"):
         return ModelError(f"{pretrained}: vLLM's engine did not start; its own lines above say why ({shown})")
     return load_error(pretrained, error)
