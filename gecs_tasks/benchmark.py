@@ -124,8 +124,33 @@ SUBSETS: Final[dict[str, Subset]] = {subset.name: subset for subset in _SUBSETS}
 RELEASED: Final[tuple[str, ...]] = tuple(name for name, subset in SUBSETS.items() if subset.released)
 CODESEARCHNET: Final[tuple[str, ...]] = ("ruby", "go", "java", "javascript", "php")
 
-# The families every subset has a task of, and the metric a group of them is averaged by.
-FAMILIES: Final[dict[str, str]] = {"match": "acc", "rank": "mrr"}
+
+@dataclass(frozen=True)
+class Family:
+    """A kind of task that every subset has.
+
+    ``metric`` is what a group of them is averaged by. ``answers`` says what the harness asks a model for: the
+    log-likelihood of a continuation, or generated text. ``core`` families make up the released benchmark's groups.
+    """
+
+    name: str
+    metric: str
+    answers: Literal["loglikelihood", "text"]
+    core: bool = False
+
+
+_FAMILIES = (
+    Family("match", "acc", "loglikelihood", core=True),
+    Family("rank", "mrr", "loglikelihood", core=True),
+    Family("match_gen", "acc", "text"),
+    Family("match_reason", "acc", "text"),
+    Family("rank_ql", "mrr", "loglikelihood"),
+    Family("rank_gen", "mrr", "text"),
+)
+FAMILIES: Final[dict[str, Family]] = {family.name: family for family in _FAMILIES}
+CORE: Final[tuple[str, ...]] = tuple(name for name, family in FAMILIES.items() if family.core)
+# What a chat-completions API can run of each subset.
+CHAT: Final[tuple[str, ...]] = ("match_gen", "rank_gen")
 
 
 @dataclass(frozen=True)
@@ -142,23 +167,40 @@ class TaskGroup:
     mean_of: str | None = None
 
 
+TRAINING: Final = Subset(
+    name="train",
+    title="CodeSearchNet AdvTest, training",
+    filename="train_adv.jsonl",
+    language="Python",
+    rows=(251820,),
+    kinds=(),
+    hub=HubSource("google/code_x_glue_tc_nl_code_search_adv", "advtest", None, "train"),
+)
+
+
 def task_name(subset: str, family: str) -> str:
     """The harness's name of a task, e.g. ``gecs_statcode_rank``."""
     return f"gecs_{subset}_{family}"
 
 
 def _groups() -> tuple[TaskGroup, ...]:
-    groups = [TaskGroup(f"gecs_{name}", tuple(task_name(name, family) for family in FAMILIES)) for name in SUBSETS]
+    def of(subset: str, families: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(task_name(subset, family) for family in families)
+
+    groups = [TaskGroup(f"gecs_{name}", of(name, CORE)) for name in SUBSETS]
+    groups += [TaskGroup(f"gecs_{name}_chat", of(name, CHAT)) for name in SUBSETS]
     for kind, members in (("codesearchnet", CODESEARCHNET), ("robustness", ("advtest", "cosqa"))):
-        for family, metric in FAMILIES.items():
+        for family in CORE:
             leaves = tuple(task_name(name, family) for name in members)
-            groups.append(TaskGroup(f"gecs_{kind}_{family}", leaves, metric))
-        groups.append(TaskGroup(f"gecs_{kind}", tuple(f"gecs_{kind}_{family}" for family in FAMILIES)))
+            groups.append(TaskGroup(f"gecs_{kind}_{family}", leaves, FAMILIES[family].metric))
+        groups.append(TaskGroup(f"gecs_{kind}", tuple(f"gecs_{kind}_{family}" for family in CORE)))
     groups.append(TaskGroup("gecs_crosslingual", ("gecs_codesearchnet", "gecs_statcode")))
     groups.append(TaskGroup("gecs_domain", ("gecs_statcode",)))
-    for family in FAMILIES:
+    for family in CORE:
         groups.append(TaskGroup(f"gecs_{family}", tuple(task_name(name, family) for name in RELEASED)))
-    groups.append(TaskGroup("gecs", tuple(f"gecs_{family}" for family in FAMILIES)))
+    groups.append(TaskGroup("gecs", tuple(f"gecs_{family}" for family in CORE)))
+    groups.append(TaskGroup("gecs_chat", tuple(f"gecs_{name}_chat" for name in RELEASED)))
+    groups.append(TaskGroup("gecs_ql", tuple(task_name(name, "rank_ql") for name in RELEASED)))
     return tuple(groups)
 
 

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gecs_tasks.benchmark import SUBSETS, Subset
+from gecs_tasks.benchmark import SUBSETS, TRAINING, Subset
 from gecs_tasks.errors import DataError, DrawError, SettingError
 from gecs_tasks.sampling import IndexArray, candidate_pools, matching_negatives
 from gecs_tasks.sources.jsonl import parse_rows
@@ -126,7 +126,7 @@ def load(name: str) -> Collection:
     :raises SettingError: where no subset has that name.
     :raises DataError: where the file cannot be found, fetched, read or parsed.
     """
-    subset = SUBSETS.get(name)
+    subset = TRAINING if name == TRAINING.name else SUBSETS.get(name)
     if subset is None:
         raise SettingError(f"no subset is named {name!r}; there are {', '.join(SUBSETS)}")
     located = locate(subset)

@@ -188,6 +188,8 @@ class _Asked:
             doc = request.doc
             if doc is not known:  # a document's requests stand together
                 task = _task_of(request)
+                if task.family not in _PAIR_OF:
+                    raise _not_ours(request, "the likelihood of a comment")
                 pair_of = _PAIR_OF[task.family]
                 key = task.collection.key
                 if key not in numbers:

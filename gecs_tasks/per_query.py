@@ -25,24 +25,24 @@ _METADATA_KEY: Final = b"gecs"
 
 
 class RankRecord(NamedTuple):
-    """One query's outcome: its document, the gold candidate's rank and score, and how many scores were NaN."""
+    """One query's outcome: its document, the gold candidate's rank and score, how many answers were none (NaN, no list)."""
 
     task_key: str
     doc_id: int
     rank: int
     score: float
-    n_nan: int
+    n_invalid: int
 
 
 class MatchRecord(NamedTuple):
-    """One pair's outcome: its document, true label, decision (NaN for none), score and how many answers were NaN."""
+    """One pair's outcome: its document, true label, decision and score (NaN for none), how many answers were none."""
 
     task_key: str
     doc_id: int
     label: int
     decision: float
     score: float
-    n_nan: int
+    n_invalid: int
 
 
 Record = RankRecord | MatchRecord
@@ -102,7 +102,7 @@ def write(folder: Path, task: str, metadata: Mapping[str, Any], records: Sequenc
         decisions = [None if math.isnan(r.decision) else int(r.decision) for r in matches]
         columns["decision"] = pa.array(decisions, pa.int8())
     columns["score"] = pa.array([r.score for r in ordered], pa.float64())
-    columns["n_nan"] = pa.array([r.n_nan for r in ordered], pa.int8())
+    columns["n_invalid"] = pa.array([r.n_invalid for r in ordered], pa.int8())
     table = pa.table(columns).replace_schema_metadata({_METADATA_KEY: json.dumps(dict(metadata)).encode()})
     stamp = time.strftime("%Y-%m-%dT%H-%M-%S") + f".{time.time_ns() // 1000 % 1_000_000:06d}"
     path = folder / f"per_query_{task}_{stamp}.parquet"

@@ -203,8 +203,9 @@ def _load_data(names: Sequence[str], samples: Any) -> None:
         found = collection.fingerprint
         logger.info("%s: %d rows from %s (%s), %s", subset, found.rows, found.file, found.origin, found.status)
         for task in tasks:
-            drawn = collection.pools if task.endswith("_rank") else collection.negatives
-            n_documents = len(drawn) * (1 if task.endswith("_rank") else 2)
+            ranks = task.startswith(f"gecs_{subset}_rank")
+            drawn = collection.pools if ranks else collection.negatives
+            n_documents = len(drawn) * (1 if ranks else 2)
             chosen = samples.get(task, []) if isinstance(samples, Mapping) else []
             outside = [index for index in chosen if not isinstance(index, int) or not 0 <= index < n_documents]
             if outside:

@@ -12,6 +12,35 @@ from gecs_tasks.benchmark import DELIMITER
 from gecs_tasks.collection import Collection
 
 
+class ChatModel(LM):  # type: ignore[misc]
+    """Generates ``answer(prompt)``, and nothing else, as a chat-completions API does."""
+
+    def __init__(self, answer: Callable[[str], str]) -> None:
+        super().__init__()
+        self._answer = answer
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+
+    def generate_until(self, requests: Sequence[Any]) -> list[str]:
+        self.asked += [request.args for request in requests]
+        return [self._answer(request.args[0]) for request in requests]
+
+    def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
+        raise NotImplementedError
+
+    def loglikelihood_rolling(self, requests: Sequence[Any]) -> list[float]:
+        raise NotImplementedError
+
+    @property
+    def tokenizer_name(self) -> str:
+        return "turns"
+
+    def chat_template(self, chat_template: bool | str = False) -> str:
+        return "turns"
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        return "".join(f"<{turn['role']}>{turn['content']}</{turn['role']}>" for turn in chat_history)
+
+
 class PromptModel(LM):  # type: ignore[misc]
     """Answers each (context, continuation) with ``score(context, continuation)``."""
 

@@ -368,7 +368,7 @@ def test_two_infinities_are_not_a_number() -> None:
 
     doc = {"gecs": "gecs_demo_match@0:1", "query": 0, "code": 0, "label": 1}
     values = match.results(doc, [(-math.inf, False), (-math.inf, False)])
-    assert (values["acc"], values["nan_scores"].n_nan) == (0.0, 1)
+    assert (values["acc"], values["nan_scores"].n_invalid) == (0.0, 1)
 
 
 @pytest.mark.parametrize(("limit", "warned"), [(4, False), (3, True)])

@@ -25,7 +25,7 @@ def test_rank_records_come_back_in_document_order(tmp_path: Path) -> None:
     assert read.columns["rank"] == [1, 7]
     assert math.isnan(read.columns["score"][0])
     assert read.columns["score"][1] == -1.5
-    assert read.columns["n_nan"] == [3, 0]
+    assert read.columns["n_invalid"] == [3, 0]
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from gecs_tasks import plugin
-from gecs_tasks.benchmark import CODESEARCHNET, FAMILIES, GROUPS, RELEASED, SUBSETS, TASKS, task_name
+from gecs_tasks.benchmark import CHAT, CODESEARCHNET, CORE, FAMILIES, GROUPS, RELEASED, SUBSETS, TASKS, task_name
 from gecs_tasks.prompts import ANSWERS, MAX_CODE_CHARS
 
 
@@ -54,14 +54,28 @@ def test_a_group_is_its_members_and_at_most_one_mean(group: Any) -> None:
     }
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_templates(family: str) -> None:
-    template = TEMPLATES[family]
-    assert template["num_fewshot"] == 0
-    assert template["metadata"] == {"version": 1.0, "gecs_max_code_chars": MAX_CODE_CHARS, "gecs": {}}
-    assert FAMILIES[family] in [metric["metric"] for metric in template["metric_list"]]
-    answers = template["doc_to_choice"] if family == "match" else [template["doc_to_target"]]
-    assert tuple(answers) == ANSWERS[: len(answers)]
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
+def test_templates(family: Any) -> None:
+    template = TEMPLATES[family.name]
+    metadata = {"version": 1.0, "gecs_max_code_chars": MAX_CODE_CHARS, "gecs": {}}
+    if family.name == "rank_gen":
+        metadata["gecs_n_candidates"] = 100
+    assert template["metadata"] == metadata
+    assert family.metric in [metric["metric"] for metric in template["metric_list"]]
+    assert (template["output_type"] == "generate_until") == (family.answers == "text")
+    if family.name.startswith("match"):  # few-shot examples come from a sampler of ours
+        assert "num_fewshot" not in template
+        assert template["fewshot_config"]["sampler"] == "!function gecs_tasks.families.fewshot.BalancedSampler"
+    else:
+        assert template["num_fewshot"] == 0
+    assert template["fewshot_config"]["samples"] == []
+
+
+def test_the_papers_protocol() -> None:
+    assert tuple(TEMPLATES["match"]["doc_to_choice"]) == ANSWERS
+    assert TEMPLATES["rank"]["doc_to_target"] == ANSWERS[0]
+    assert TEMPLATES["match_gen"]["generation_kwargs"]["max_gen_toks"] == 10
+    assert TEMPLATES["match_gen"]["generation_kwargs"]["do_sample"] is False
 
 
 def leaves(group: str) -> list[str]:
@@ -69,14 +83,21 @@ def leaves(group: str) -> list[str]:
 
 
 def test_groups_hold_what_the_paper_says() -> None:
-    both = tuple(FAMILIES)
+    both = CORE
     assert sorted(leaves("gecs")) == sorted(task_name(name, family) for name in RELEASED for family in both)
     assert len(leaves("gecs")) == 16
     assert sorted(leaves("gecs_robustness")) == sorted(task_name(n, f) for n in ("advtest", "cosqa") for f in both)
     crosslingual = (*CODESEARCHNET, "statcode")
     assert sorted(leaves("gecs_crosslingual")) == sorted(task_name(n, f) for n in crosslingual for f in both)
     assert leaves("gecs_domain") == ["gecs_statcode_match", "gecs_statcode_rank"]
-    assert not any("demo" in leaf for group in ("gecs", "gecs_match", "gecs_rank") for leaf in leaves(group))
+    assert sorted(leaves("gecs_chat")) == sorted(task_name(n, f) for n in RELEASED for f in CHAT)
+    assert sorted(leaves("gecs_ql")) == sorted(task_name(n, "rank_ql") for n in RELEASED)
+    assert leaves("gecs_statcode_chat") == ["gecs_statcode_match_gen", "gecs_statcode_rank_gen"]
+    assert not any(
+        "demo" in leaf
+        for group in ("gecs", "gecs_match", "gecs_rank", "gecs_chat", "gecs_ql")
+        for leaf in leaves(group)
+    )
 
 
 def test_no_group_shows_a_mean_that_is_not_the_papers() -> None:
@@ -94,13 +115,12 @@ def test_the_harness_builds_every_task_on_real_data(real_data: Path) -> None:
     from lm_eval.tasks import TaskManager
 
     manager = TaskManager(include_path=str(plugin.tasks_path()), include_defaults=False)
-    loaded = manager.load(["gecs", "gecs_demo"])
+    loaded = manager.load([*TASKS])
     assert set(loaded["tasks"]) == set(TASKS)
     for name, task in loaded["tasks"].items():
         assert task.VERSION == 1.0
-        assert task.config.num_fewshot == 0
         info = task.config.metadata["gecs"]
-        assert info["data"]["rows"] * (2 if name.endswith("match") else 1) == len(task.eval_docs)
+        assert info["data"]["rows"] * (2 if "_match" in name else 1) == len(task.eval_docs)
         assert info["draws"]["seed"] == 42
     statcode = loaded["tasks"]["gecs_statcode_rank"].config.metadata["gecs"]
     assert statcode["data"]["status"] == "official"

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import gecs_tasks
 from gecs_tasks import per_query
-from gecs_tasks.benchmark import DOI, N_DISTRACTORS, SEED, task_name
+from gecs_tasks.benchmark import DOI, FAMILIES, N_DISTRACTORS, SEED, task_name
 from gecs_tasks.collection import Collection, load
 from gecs_tasks.errors import DataError, RequestError, SettingError
 from gecs_tasks.prompts import MAX_CODE_CHARS, instruction, render
@@ -21,7 +21,7 @@ from gecs_tasks.secrets import is_secret
 logger = logging.getLogger(__name__)
 
 TASK_KEY: Final = "gecs"
-_SETTINGS: Final = ("gecs_subset", "gecs_max_code_chars", "gecs_per_query")
+_SETTINGS: Final = ("gecs_subset", "gecs_max_code_chars", "gecs_per_query", "gecs_n_candidates")
 _FREEZE_EVERY: Final = 256  # documents
 
 Document = dict[str, Any]
@@ -57,6 +57,10 @@ class LoadedTask:
         """The prompt of one pair, by row of its query and of its code."""
         collection = self.collection
         return render(self.prefix, collection.queries[query], collection.codes[code], self.max_code_chars)
+
+    def example(self, query: int, code: int, label: int) -> Document:
+        """A matching document of this task's data."""
+        return {TASK_KEY: self.key, "query": query, "code": code, "label": label}
 
     def spare_collector(self) -> None:
         """Take what was built so far out of the garbage collector's sight, now and then, while requests are built.
@@ -124,6 +128,25 @@ class Documents(Sequence[Document]):
         return map(self._make, range(self._length))
 
 
+_examples: dict[str, LoadedTask] = {}
+
+
+def example_task(training: Collection) -> LoadedTask:
+    """The task that few-shot examples belong to: the training set under the matching prompt."""
+    if training.key not in _examples:
+        task = LoadedTask(
+            name=task_name(training.subset.name, "match"),
+            family="match",
+            collection=training,
+            max_code_chars=MAX_CODE_CHARS,
+            info={},
+            per_query_folder=None,
+            arguments={},
+        )
+        _examples[training.key] = _tasks[task.name] = task
+    return _examples[training.key]
+
+
 def load_task(family: str, settings: dict[str, Any], draw_digest: Callable[[Collection], str]) -> LoadedTask:
     """Load one task's data and record what it was measured on.
 
@@ -171,8 +194,9 @@ def load_task(family: str, settings: dict[str, Any], draw_digest: Callable[[Coll
             },
         }
     )
-    if family == "rank":
+    if family.startswith("rank"):
         info["draws"]["distractors"] = N_DISTRACTORS
+    _examples.clear()  # a run loads its tasks before it asks for examples
     for check in _on_load:
         check(task)
     _tasks[task.name] = task
@@ -186,23 +210,24 @@ def _tells_of_the_model(name: str, value: Any) -> bool:
 
 
 def close_task(records: Sequence[per_query.Record]) -> float:
-    """End a task: warn of NaN scores, and write its per-query file where one was asked for.
+    """End a task: warn of answers that were none, and write its per-query file where one was asked for.
 
     An aggregation: the one place where every rank's records are together, whichever way the harness was started.
 
-    :return: the number of NaN scores among all answers.
+    :return: the number of answers that were none.
     """
     if not records:
         return 0.0
     first = records[0]
     task = loaded_task({TASK_KEY: first.task_key})
-    n_nan = sum(record.n_nan for record in records)
-    if n_nan:
+    n_invalid = sum(record.n_invalid for record in records)
+    if n_invalid:
         logger.warning(
-            "%s: the model gave %d NaN scores, in %d of %d documents; each counts against it",
+            "%s: the model gave %d %s, in %d of %d documents; each counts against it",
             task.name,
-            n_nan,
-            sum(record.n_nan > 0 for record in records),
+            n_invalid,
+            "NaN scores" if FAMILIES[task.family].answers == "loglikelihood" else "answers that could not be read",
+            sum(record.n_invalid > 0 for record in records),
             len(records),
         )
     if isinstance(first, per_query.MatchRecord):
@@ -214,6 +239,9 @@ def close_task(records: Sequence[per_query.Record]) -> float:
                 n_match,
                 len(records) - n_match,
             )
+    if _examples and isinstance(first, per_query.MatchRecord):
+        (training,) = (example.collection.fingerprint for example in list(_examples.values())[-1:])
+        task.info["fewshot_source"] = {"file": training.file, "sha256": training.sha256, "rows": training.rows}
     if task.per_query_folder is not None:
         metadata = {"task": task.name, "version": gecs_tasks.__version__, "model_args": task.arguments, **task.info}
         try:
@@ -223,4 +251,4 @@ def close_task(records: Sequence[per_query.Record]) -> float:
         else:
             task.info["per_query"] = {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
             logger.info("%s: per-query values are in %s", task.name, path)
-    return float(n_nan)
+    return float(n_invalid)

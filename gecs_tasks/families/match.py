@@ -19,16 +19,15 @@ from gecs_tasks.sampling import draw_digest
 UNDECIDED: Final[tuple[float, int]] = (math.nan, -1)
 
 
-def dataset(**settings: Any) -> dict[str, Documents]:
+def dataset(*, family: str = "match", **settings: Any) -> dict[str, Documents]:
     """The documents of a matching task: ``query`` (row), ``code`` (row) and ``label`` (1 match, 0 no match)."""
-    task = load_task("match", settings, lambda collection: draw_digest(collection.negatives))
+    task = load_task(family, settings, lambda collection: draw_digest(collection.negatives))
     negatives = task.collection.negatives
-    key = task.key
 
     def make(index: int) -> Document:
         row, is_negative = divmod(index, 2)
         code = int(negatives[row]) if is_negative else row
-        return {TASK_KEY: key, "query": row, "code": code, "label": NO_MATCH if is_negative else MATCH}
+        return task.example(row, code, NO_MATCH if is_negative else MATCH)
 
     return {"test": Documents(2 * len(negatives), make)}
 
@@ -58,11 +57,11 @@ def results(doc: Document, answers: Sequence[tuple[float, Any]]) -> dict[str, An
     (true_score, _), (false_score, greedy) = answers
     label = doc["label"]
     if greedy == UNDECIDED[1]:
-        score, decision, n_nan = true_score, math.nan, int(math.isnan(true_score))
+        score, decision, n_invalid = true_score, math.nan, int(math.isnan(true_score))
     else:
         score = true_score - false_score
-        n_nan = int(math.isnan(true_score)) + int(math.isnan(false_score))
-        n_nan = n_nan or int(math.isnan(score))  # two infinities
+        n_invalid = int(math.isnan(true_score)) + int(math.isnan(false_score))
+        n_invalid = n_invalid or int(math.isnan(score))  # two infinities
         decision = float(1 - label if math.isnan(score) else score > 0)
     correct = math.nan if math.isnan(decision) else float(decision == label)
     doc_id = 2 * doc["query"] + (label == NO_MATCH)
@@ -74,7 +73,7 @@ def results(doc: Document, answers: Sequence[tuple[float, Any]]) -> dict[str, An
         "f1": decided,
         "auroc": scored,
         "acc_median": scored,
-        "nan_scores": MatchRecord(doc[TASK_KEY], doc_id, label, decision, score, n_nan),
+        "nan_scores": MatchRecord(doc[TASK_KEY], doc_id, label, decision, score, n_invalid),
     }
 
 

@@ -7,7 +7,7 @@ one continuation, as in the harness's own multiple-input tasks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gecs_tasks.families.base import (
@@ -25,12 +25,40 @@ from gecs_tasks.per_query import RankRecord
 from gecs_tasks.ranking import count_nan, gold_ranks
 from gecs_tasks.sampling import draw_digest
 
-_last: tuple[Document, list[str]] | None = None
+
+class DocumentCache:
+    """What is rendered for one document, kept until the next: the harness asks twice for each in a row."""
+
+    def __init__(self, render: Callable[[LoadedTask, Document], list[str]]) -> None:
+        self._render = render
+        self._last: tuple[Document, list[str]] | None = None
+
+    def __call__(self, doc: Document) -> list[str]:
+        """The document's texts; while requests are built, the garbage collector is spared."""
+        if self._last is None or self._last[0] is not doc:
+            task = loaded_task(doc)
+            task.spare_collector()
+            self._last = doc, self._render(task, doc)
+        return self._last[1]
+
+    def forget(self) -> None:
+        """All requests are built: let the last document go, and the garbage collector see everything again."""
+        if self._last is not None:
+            self._last = None
+            collect_again()
+
+
+_prompts = DocumentCache(lambda task, doc: [task.prompt(doc["query"], code) for code in doc["candidates"]])
 
 
 def dataset(**settings: Any) -> dict[str, Documents]:
     """The documents of a ranking task: ``query`` (row) and ``candidates`` (100 rows, the gold first)."""
-    task = load_task("rank", settings, lambda collection: draw_digest(collection.pools[:, 1:]))
+    return ranking_documents("rank", settings)
+
+
+def ranking_documents(family: str, settings: dict[str, Any]) -> dict[str, Documents]:
+    """The documents of a family that ranks the protocol's pools in their order."""
+    task = load_task(family, settings, lambda collection: draw_digest(collection.pools[:, 1:]))
     pools = task.collection.pools
     key = task.key
 
@@ -41,17 +69,8 @@ def dataset(**settings: Any) -> dict[str, Documents]:
 
 
 def prompts(doc: Document) -> list[str]:
-    """The prompts of a document's candidates, in their order.
-
-    The harness asks twice for each document in a row, so the last answer is kept.
-    """
-    global _last
-    if _last is None or _last[0] is not doc:
-        task = loaded_task(doc)
-        task.spare_collector()
-        query = doc["query"]
-        _last = doc, [task.prompt(query, code) for code in doc["candidates"]]
-    return _last[1]
+    """The prompts of a document's candidates, in their order."""
+    return _prompts(doc)
 
 
 def pair(task: LoadedTask, doc: Document, index: int) -> tuple[int, int]:
@@ -61,11 +80,12 @@ def pair(task: LoadedTask, doc: Document, index: int) -> tuple[int, int]:
 
 def results(doc: Document, answers: Sequence[tuple[float, Any]]) -> dict[str, Any]:
     """The metrics of one document, from its candidates' (score, ...) answers."""
-    global _last
-    if _last is not None:
-        _last = None
-        collect_again()
-    scores = [answer[0] for answer in answers]
+    _prompts.forget()
+    return rank_results(doc, [answer[0] for answer in answers])
+
+
+def rank_results(doc: Document, scores: Sequence[float]) -> dict[str, Any]:
+    """The metrics and the record of one document, from its candidates' scores, the gold's first."""
     rank = int(gold_ranks(scores))
     record = RankRecord(doc[TASK_KEY], doc["query"], rank, scores[0], count_nan(scores))
     return {**ranking_values(rank), "nan_scores": record}
