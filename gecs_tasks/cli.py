@@ -8,8 +8,9 @@ import textwrap
 from collections.abc import Sequence
 
 import gecs_tasks
-from gecs_tasks.benchmark import GROUPS, SUBSETS, TASKS
+from gecs_tasks.benchmark import GROUPS, N_DISTRACTORS, SUBSETS, TASKS
 from gecs_tasks.errors import GecsError
+from gecs_tasks.prompts import MAX_CODE_CHARS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,6 +44,18 @@ def _parser() -> argparse.ArgumentParser:
     tasks = commands.add_parser("tasks", help="list our tasks and groups")
     tasks.add_argument("--path", action="store_true", help="print the folder of their YAML files, for --include_path")
     tasks.set_defaults(call=_tasks)
+    plan = commands.add_parser("plan", help="what a run will ask of a model: requests, tokens, cost")
+    plan.add_argument("--tasks", nargs="+", required=True, metavar="NAME", help="tasks and groups, as in gecs run")
+    plan.add_argument("--tokenizer", metavar="ID_OR_PATH", help="counts tokens; without it they are estimated")
+    plan.add_argument("--limit", type=float, metavar="N", help="documents a task, or a share of them below 1")
+    plan.add_argument("--num_fewshot", type=int, default=0, metavar="K", help="examples a matching prompt")
+    plan.add_argument("--context", type=int, metavar="N", help="tokens that the model holds: says what it would cut")
+    plan.add_argument("--price-in", type=float, metavar="USD", help="of a million prompt tokens")
+    plan.add_argument("--price-out", type=float, metavar="USD", help="of a million generated tokens")
+    plan.add_argument("--max-code-chars", type=int, default=MAX_CODE_CHARS, metavar="N", help="gecs_max_code_chars")
+    plan.add_argument("--n-candidates", type=int, default=N_DISTRACTORS + 1, metavar="N", help="gecs_n_candidates")
+    plan.add_argument("--format", choices=("table", "json"), default="table")
+    plan.set_defaults(call=_plan)
     enable = commands.add_parser("enable", help="let the plain `lm_eval` of this environment find our tasks and models")
     enable.set_defaults(call=_enable)
     disable = commands.add_parser("disable", help="undo `gecs enable`")
@@ -65,6 +78,24 @@ def _tasks(parsed: argparse.Namespace) -> None:
     for group in GROUPS.values():
         line = f"{group.name:<{width}}{', '.join(group.members)}"
         print(textwrap.fill(line, 100, subsequent_indent=" " * width, drop_whitespace=True))
+
+
+def _plan(parsed: argparse.Namespace) -> None:
+    from gecs_tasks.plan import plan, render_table, to_json
+    from gecs_tasks.selection import task_list
+
+    plans = plan(
+        task_list(parsed.tasks),
+        parsed.tokenizer,
+        limit=parsed.limit,
+        num_fewshot=parsed.num_fewshot,
+        context=parsed.context,
+        price_in=parsed.price_in,
+        price_out=parsed.price_out,
+        max_code_chars=parsed.max_code_chars,
+        n_candidates=parsed.n_candidates,
+    )
+    print(to_json(plans) if parsed.format == "json" else render_table(plans))
 
 
 def _enable(parsed: argparse.Namespace) -> None:

@@ -25,7 +25,7 @@ _METADATA_KEY: Final = b"gecs"
 
 
 class RankRecord(NamedTuple):
-    """One query's outcome: its document, the gold candidate's rank and score, how many answers were none (NaN, no list)."""
+    """One query's outcome: its document, the gold's rank and score, how many answers were none (NaN, or no list)."""
 
     task_key: str
     doc_id: int

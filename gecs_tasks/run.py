@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import fnmatch
 import logging
 import os
 import sys
@@ -13,14 +12,21 @@ from pathlib import Path
 from typing import Any, Final
 
 from gecs_tasks import per_query, plugin
-from gecs_tasks.benchmark import FAMILIES, GROUPS, SUBSETS, TASKS, task_name
-from gecs_tasks.errors import GecsError, MissingExtraError, SettingError
+from gecs_tasks.benchmark import FAMILIES, GROUPS, SUBSETS, TASKS, Family, task_name
+from gecs_tasks.errors import GecsError, MissingExtraError, ModelError, SettingError
 from gecs_tasks.secrets import secret_names
+from gecs_tasks.selection import leaves, resolve, task_list, unknown_tasks
 
 logger = logging.getLogger(__name__)
 
 # The harness's extra that brings each package its model types need.
 _MODEL_EXTRAS: Final = {"torch": "hf", "transformers": "hf", "vllm": "vllm", "tenacity": "api", "tiktoken": "api"}
+# The harness's models that send a conversation and get text back.
+_CHAT_ONLY: Final = (
+    *("local-chat-completions", "openai-chat-completions", "anthropic-chat", "anthropic-chat-completions"),
+    *("litellm", "litellm-chat", "litellm-chat-completions"),
+)
+_OF_CONNECTIONS: Final = ("requests", "aiohttp", "httpx", "urllib3", "openai", "anthropic", "litellm", "tenacity")
 _MAPPINGS: Final = ("model_args", "metadata", "gen_kwargs", "wandb_args", "trackio_args", "hf_hub_log_args")
 
 
@@ -44,10 +50,11 @@ def run(arguments: Sequence[str]) -> None:
         raise SettingError(str(error)) from None
     settings = _settings(parsed)
     _refuse_secrets(settings)
-    tasks = _resolve(_task_list(settings.get("tasks")))
+    tasks = resolve(task_list(settings.get("tasks")))
     model = str(settings.get("model") or "hf")
     _check_options(settings)
     _check_model(model)
+    _check_chat(model, tasks, settings)
     _load_data(tasks, settings.get("samples"))
     _default_per_query(settings)
     parsed.tasks = tasks
@@ -57,10 +64,53 @@ def run(arguments: Sequence[str]) -> None:
         cli.execute(parsed)
     except ModuleNotFoundError as error:
         raise _missing(error, model) from None
-    except ValueError as error:
-        if not str(error).startswith("Tasks not found: "):
+    except Exception as error:
+        if (mended := _explained(error, settings)) is None:
             raise
-        raise _unknown_tasks(str(error).removeprefix("Tasks not found: ").split(", ")) from None
+        raise mended from None
+
+
+def _explained(error: Exception, settings: Mapping[str, Any]) -> GecsError | None:
+    """What the user can mend of an error that the harness let through; None where it is not known to be that."""
+    text = " ".join(str(error).split())
+    if isinstance(error, ValueError) and text.startswith("Tasks not found: "):
+        return unknown_tasks(text.removeprefix("Tasks not found: ").split(", "))
+    if isinstance(error, ValueError) and "chat_template" in text:
+        return SettingError(
+            "--apply_chat_template: the model's tokenizer has no chat template. Leave the option out, or give a model "
+            "or tokenizer that has one"
+        )
+    if type(error).__module__.partition(".")[0] in _OF_CONNECTIONS:
+        kept = (
+            f"What was answered is kept in the cache {settings['use_cache']}: run the same command again to go on"
+            if settings.get("use_cache")
+            else "Nothing was kept: with --use_cache PATH, answers are kept and the same command goes on where it ended"
+        )
+        return ModelError(f"the API stopped answering ({type(error).__name__}: {text[:300]}). {kept}")
+    return None
+
+
+def _check_chat(model: str, tasks: Iterable[str], settings: Mapping[str, Any]) -> None:
+    """Refuse, before any request is sent, what an API that only chats cannot answer."""
+    if model not in _CHAT_ONLY:
+        return
+    for name in tasks:
+        asked = {family for leaf in leaves(name) if (family := _family(leaf)) and family.answers == "loglikelihood"}
+        if asked:
+            chat = f"{name}_chat" if f"{name}_chat" in GROUPS else None
+            if chat is None and name in TASKS:
+                (family,) = asked
+                chat = name.removesuffix(family.name) + ("match_gen" if family.name == "match" else "rank_gen")
+            raise SettingError(
+                f"{model} answers in text alone and gives no likelihoods, which {name} needs: use {chat or 'gecs_chat'}"
+            )
+    if not settings.get("apply_chat_template"):
+        raise SettingError(f"{model} takes a conversation, not a text: add --apply_chat_template")
+
+
+def _family(task: str) -> Family | None:
+    subset = next((subset for subset in SUBSETS if task.startswith(f"gecs_{subset}_")), None)
+    return FAMILIES.get(task.removeprefix(f"gecs_{subset}_")) if subset else None
 
 
 def _is_not_a_hint_for_others(record: logging.LogRecord) -> bool:
@@ -109,65 +159,6 @@ def _refuse_secrets(settings: Mapping[str, Any]) -> None:
             )
 
 
-def _task_list(tasks: Any) -> list[str]:
-    parts = [tasks] if isinstance(tasks, str) else list(tasks or [])
-    if not all(isinstance(part, str) for part in parts):
-        raise SettingError(f"tasks are {parts!r}: expected names")
-    names = [name.strip() for part in parts for name in part.split(",") if name.strip()]
-    if not names:
-        raise SettingError("no --tasks given; `gecs tasks` lists them, e.g. --tasks gecs_statcode")
-    return names
-
-
-def _resolve(names: Iterable[str]) -> list[str]:
-    """Our names with wildcards resolved and each task wanted once; other names as they are.
-
-    The harness refuses a task that it meets twice, as in two groups: a group or task that another one holds wholly is
-    left out, which changes nothing.
-
-    :raises SettingError: for names that look ours and are not, and for groups of which each holds a part of the other.
-    """
-    ours: dict[str, frozenset[str]] = {}
-    others, unknown = [], []
-    for name in names:
-        matches = fnmatch.filter((*TASKS, *GROUPS), name) if name.startswith("gecs") else []
-        ours.update((match, frozenset(_leaves(match))) for match in matches)
-        if not matches:
-            others.append(name)
-            if name.startswith("gecs") and not name.endswith(".yaml") and not Path(name).is_dir():
-                unknown.append(name)
-    if unknown:
-        raise _unknown_tasks(unknown)
-    kept: dict[str, frozenset[str]] = {}
-    for name in sorted(ours, key=lambda name: -len(ours[name])):
-        holder = next((other for other in kept if ours[name] <= kept[other]), None)
-        clash = next((other for other in kept if ours[name] & kept[other]), None)
-        if holder:
-            logger.info("%s is run as a part of %s", name, holder)
-        elif clash:
-            raise SettingError(
-                f"{name} and {clash} share some tasks, and the harness runs a task once: name tasks or smaller groups"
-            )
-        else:
-            kept[name] = ours[name]
-    return [*(name for name in ours if name in kept), *others]
-
-
-def _leaves(name: str) -> list[str]:
-    return [leaf for member in GROUPS[name].members for leaf in _leaves(member)] if name in GROUPS else [name]
-
-
-def _unknown_tasks(names: Iterable[str]) -> SettingError:
-    ours = (*TASKS, *GROUPS)
-    described = []
-    for name in names:
-        near = difflib.get_close_matches(name, ours, n=1)
-        described.append(f"{name} (did you mean {near[0]}?)" if near else name)
-    return SettingError(
-        f"no task is named {', '.join(described)}; `gecs tasks` lists ours, `lm_eval ls tasks` the harness's"
-    )
-
-
 def _check_model(name: str) -> None:
     import lm_eval.models  # noqa: F401  registers the built-in models, and with them ours
     from lm_eval.api.registry import get_model, model_registry
@@ -194,7 +185,7 @@ def _load_data(names: Sequence[str], samples: Any) -> None:
     """Find, fetch and parse our tasks' data, and draw, before a model is loaded, which can take minutes."""
     from gecs_tasks.collection import load
 
-    wanted = {leaf for name in names for leaf in (_leaves(name) if name in GROUPS else [name])}
+    wanted = {leaf for name in names for leaf in (leaves(name) if name in GROUPS else [name])}
     for subset in SUBSETS:
         tasks = [task_name(subset, family) for family in FAMILIES if task_name(subset, family) in wanted]
         if not tasks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,46 @@ def tiny_gpt2(folder: Path, num_labels: int | None = None) -> Path:
     kind = transformers.GPT2LMHeadModel if num_labels is None else transformers.GPT2ForSequenceClassification
     torch.manual_seed(0)
     return _save(kind(settings), tokenizer, folder)
+
+
+def tiny_causal(folder: Path, corpus: Iterable[str], *, chat: bool = True, max_length: int = 2048) -> Path:
+    """Save a Qwen2 of random weights to ``folder``, its tokenizer trained on the corpus, with a chat template or none.
+
+    Its heads are wide enough for vLLM's kernels.
+    """
+    import torch
+    import transformers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    pieces = Tokenizer(models.BPE())
+    pieces.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    pieces.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=900, special_tokens=["<end>"], initial_alphabet=alphabet)
+    pieces.train_from_iterator(corpus, trainer)
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=pieces, eos_token="<end>", pad_token="<end>", model_max_length=max_length
+    )
+    if chat:
+        tokenizer.chat_template = (
+            "{% for turn in messages %}[{{ turn.role }}] {{ turn.content }}\n{% endfor %}"
+            "{% if add_generation_prompt %}[assistant]{% endif %}"
+        )
+    settings = transformers.Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        intermediate_size=192,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=max_length,
+        tie_word_embeddings=True,
+        bos_token_id=0,
+        eos_token_id=0,
+        initializer_range=0.1,
+    )
+    torch.manual_seed(0)
+    return _save(transformers.Qwen2ForCausalLM(settings), tokenizer, folder)
 
 
 def _roberta_tokenizer(max_length: int) -> Any:
