@@ -47,6 +47,8 @@ class PairScorerLM(LM):  # type: ignore[misc]  # the harness is untyped
         ):
             raise SettingError(f"threshold is {threshold!r}: expected a finite number")
         self.scorer = scorer
+        if (close := getattr(scorer, "close", None)) is not None:
+            weakref.finalize(self, close)
         self.threshold = scorer.threshold if threshold is None else float(threshold)
         self._accelerator: Any = _accelerator()
         if self._accelerator is not None:

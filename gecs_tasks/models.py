@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Final
 
 from gecs_tasks.errors import SettingError
@@ -87,11 +88,12 @@ def _embedding_scorer(pretrained: str | None, backend: str, given: dict[str, Any
             for name, value in given.items()
             if name not in (*_SCORING, "device", "max_batch_size") and not name.startswith("gecs_")
         }
+    if "pooling" in given and given["pooling"] is None:
+        settings["pooling"] = "none"  # which some of the harness's ways of reading arguments take for nothing
+    settings |= _checked(settings)
     settings["batch_size"] = _batch_size(given.get("batch_size"))
     if "max_length" in settings:
         settings["max_length"] = _positive("max_length", settings["max_length"])
-    if settings.get("revision") is not None:
-        settings["revision"] = str(settings["revision"])  # a commit of digits alone arrives as a number
     normalize = _flag("normalize", given.get("normalize", False))
     progress = None if given.get("progress") is None else _flag("progress", given["progress"])
     return EmbeddingScorer(
@@ -99,7 +101,7 @@ def _embedding_scorer(pretrained: str | None, backend: str, given: dict[str, Any
         model=str(pretrained),
         similarity=given.get("similarity", "cosine"),
         normalize=normalize,
-        cache_dir=given.get("cache_dir"),
+        cache_dir=_folder(given.get("cache_dir")),
         progress=progress,
     )
 
@@ -140,10 +142,29 @@ class CrossEncoderModel(PairScorerLM):
         if not pretrained:
             raise SettingError("gecs-cross-encoder needs a model: --model_args pretrained=<Hub id or folder>")
         settings = {name: value for name, value in given.items() if name in _OF_CROSS_ENCODER}
+        settings |= _checked(settings)
         settings["batch_size"] = _batch_size(given.get("batch_size")) or "auto"
-        if settings.get("revision") is not None:
-            settings["revision"] = str(settings["revision"])
+        settings["cache_dir"] = _folder(given.get("cache_dir"))
+        if settings.get("progress") is not None:
+            _flag("progress", settings["progress"])
         super().__init__(CrossEncoderScorer(str(pretrained), **settings), threshold)
+
+
+def _checked(settings: dict[str, Any]) -> dict[str, Any]:
+    """Those of a model's settings that the harness may have read as something else than was meant."""
+    checked: dict[str, Any] = {}
+    if "trust_remote_code" in settings:  # "no" is a text, and every text is true
+        checked["trust_remote_code"] = _flag("trust_remote_code", settings["trust_remote_code"])
+    for name in ("revision", "query_prompt", "document_prompt"):  # digits alone arrive as a number
+        if settings.get(name) is not None:
+            checked[name] = str(settings[name])
+    return checked
+
+
+def _folder(value: Any) -> Path | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, (str, int, Path))):
+        raise SettingError(f"cache_dir is {value!r}: expected a folder")
+    return None if value is None else Path(str(value))
 
 
 def _batch_size(value: Any) -> int | None:

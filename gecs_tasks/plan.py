@@ -54,10 +54,10 @@ class TaskPlan:
     """What one task asks of a model, or several together.
 
     ``prompt_tokens`` are those of every request, with the continuation where a likelihood is asked for;
-    ``output_tokens`` are an upper bound, the task's budget. ``longest_prompt`` is in tokens. ``cut`` counts the requests
-    that a context of ``context`` tokens does not hold together with what they may generate, None where no context was
-    given; ``usd`` is None where no price was. ``tokenizer`` is None for an estimate from characters. ``examples`` says
-    where the length of few-shot examples is from, None where there are none.
+    ``output_tokens`` are an upper bound, the task's budget. ``longest_prompt`` is in tokens. ``cut`` counts the
+    requests that a context of ``context`` tokens does not hold together with what they may generate, None where no
+    context was given; ``usd`` is None where no price was. ``tokenizer`` is None for an estimate from characters.
+    ``examples`` says where the length of few-shot examples is from, None where there are none.
     """
 
     task: str
@@ -114,7 +114,7 @@ def plan(
         n_shots = num_fewshot if family in _MATCHING else 0
         shots = 0.0
         if n_shots:
-            shots = n_shots * (float(lengths.mean()) + measured[subset].seam if example is None else example)
+            shots = n_shots * (measured[subset].example(float(lengths.mean()), family) if example is None else example)
         output = OUTPUT_TOKENS.get(family, 0)
         prompt_tokens = int(lengths.sum()) + round(shots * lengths.size)
         prices = (price_in, price_out)
@@ -167,8 +167,8 @@ def longest_prompt(
     n_candidates: int = _MOST,
 ) -> int:
     """The tokens of a task's longest prompt, without examples; the keywords are those of :func:`plan`."""
-    (found,) = plan([task], tokenizer, limit=limit, max_code_chars=max_code_chars, n_candidates=n_candidates)
-    return found.longest_prompt
+    found = plan([task], tokenizer, limit=limit, max_code_chars=max_code_chars, n_candidates=n_candidates)
+    return total(found).longest_prompt
 
 
 def check_context(
@@ -241,13 +241,12 @@ def notes_on(plans: Sequence[TaskPlan]) -> list[str]:
     families = {each.task.removeprefix("gecs_").partition("_")[2] for each in plans}
     if whole.tokenizer is None:
         notes = [
-            "ESTIMATE from characters (about 4.2 a token of English, 2.5 to 3.9 of code, by language), as a rule within "
-            "15 %: --tokenizer counts."
+            "ESTIMATE from characters (about 4.2 a token of English, 2.5 to 3.9 of code, by language), good to some "
+            "15 %; give a --tokenizer to count."
         ]
     else:
         notes = [
-            f"Tokens by {whole.tokenizer}; texts are tokenized apart and added up, which is exact to within a few tokens "
-            "a prompt."
+            f"Tokens by {whole.tokenizer}. Texts are tokenized apart and added up: right to within a few tokens a text."
         ]
     notes.append("Tokens of a chat template and of a model's own beginning are not counted.")
     if any(FAMILIES[family].answers == "loglikelihood" for family in families):
@@ -307,15 +306,16 @@ class _Measured:
         self.queries = _Lengths(collection.query_ids, collection.distinct_queries, queries)
         self.codes = _Lengths(collection.code_ids, collection.distinct_codes, codes)
         self._answers = counter.count([f" {answer}" for answer in ANSWERS])
-        self.seam = int(counter.count(["\n\n"])[0])  # between two examples
+        self._seam = int(counter.count(["\n\n"])[0])  # between two examples
 
     def pairs(self, queries: RowArray, codes: RowArray) -> TokenArray:
         """The tokens of the matching prompts of some pairs of rows."""
-        return self._constant(_pair(self._subset)) + self.queries.of(queries) + self.codes.of(codes)
+        lengths: TokenArray = self._constant(_pair(self._subset)) + self.queries.of(queries) + self.codes.of(codes)
+        return lengths
 
-    def answer(self) -> float:
-        """The mean tokens of an example's answer."""
-        return float(self._answers.mean())
+    def example(self, length: float, family: str = "match_gen") -> float:
+        """The tokens of an example whose prompt has ``length``: with its answer, which ``match`` has in its length."""
+        return length + self._seam + (0 if family == "match" else float(self._answers.mean()))
 
     def requests(self, family: str, limit: float | None, n_candidates: int) -> TokenArray:
         """The tokens of a family's requests, shape (n_documents, requests a document)."""
@@ -324,21 +324,24 @@ class _Measured:
             documents = np.arange(_limited(2 * n_rows, limit))
             rows = documents // 2
             codes = np.where(documents % 2, self._collection.negatives[rows], rows)
-            prompts = self.pairs(rows, codes)[:, None]
-            return prompts + self._answers if family == "match" else prompts
+            prompts: TokenArray = self.pairs(rows, codes)[:, None]
+            asked: TokenArray = prompts + self._answers  # one request for each answer
+            return asked if family == "match" else prompts
         rows = np.arange(_limited(n_rows, limit))
         pools = self._collection.pools[: len(rows)]
         if family == "rank":
-            return self.pairs(rows[:, None], pools) + self._answers[0]
+            pointwise: TokenArray = self.pairs(rows[:, None], pools) + self._answers[0]
+            return pointwise
         if family == "rank_ql":
             return self._likelihood(rows, pools)
         listed = self.codes.of(pools[:, :n_candidates]).sum(axis=1)
         constant = self._constant(render_listing(self._subset, _QUERY, [_CODE] * n_candidates, _N_WANTED))
-        return (constant + 2 * self.queries.of(rows) + listed)[:, None]
+        listings: TokenArray = constant + 2 * self.queries.of(rows) + listed
+        return listings[:, None]
 
     def _likelihood(self, rows: RowArray, pools: RowArray) -> TokenArray:
         constant = self._constant(render_likelihood(self._subset, _CODE))
-        lengths = constant + self.queries.of(rows)[:, None] + self.codes.of(pools)
+        lengths: TokenArray = constant + self.queries.of(rows)[:, None] + self.codes.of(pools)
         queries = self._collection.queries
         empty = np.fromiter((not queries[row].strip() for row in rows.tolist()), dtype=np.bool_, count=len(rows))
         lengths[empty] = self._counter.count([_NOTHING, f" {_NOTHING}"]).sum()
@@ -371,7 +374,7 @@ def _training_example(counter: TokenCounter) -> float:
     measured = _Measured(load(TRAINING.name), counter, MAX_CODE_CHARS)
     n_rows = len(load(TRAINING.name))
     rows = np.unique(np.linspace(0, n_rows - 1, min(n_rows, _EXAMPLES)).astype(np.intp))
-    return float(measured.pairs(rows, rows).mean()) + measured.answer() + measured.seam
+    return measured.example(float(measured.pairs(rows, rows).mean()))
 
 
 def _load(subset: str) -> Collection:

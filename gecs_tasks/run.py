@@ -143,6 +143,13 @@ def _check_options(settings: Mapping[str, Any]) -> None:
         raise SettingError("--log_samples and --predict_only write files: add --output_path")
     if output and Path(str(output)).is_file() and Path(str(output)).suffix != ".json":
         raise SettingError(f"--output_path {output} is a file: give a directory, or a name that ends in .json")
+    arguments = settings.get("model_args")
+    if isinstance(arguments, Mapping) and settings.get("model") not in plugin.MODELS:  # ours take both
+        for name in ("batch_size", "max_batch_size", "device"):
+            if name in arguments:
+                raise SettingError(
+                    f"--model_args holds {name!r}, which is an option of its own: write --{name} {arguments[name]}"
+                )
     for option in ("model_args", "metadata"):
         ours = [name for name in ("gecs", "gecs_subset") if name in (settings.get(option) or {})]
         if ours:
@@ -154,8 +161,8 @@ def _refuse_secrets(settings: Mapping[str, Any]) -> None:
     for option in _MAPPINGS:
         for name in secret_names(settings.get(option)):
             raise SettingError(
-                f"--{option} holds {name!r}, which could end up in the results file: leave it out and set the "
-                "environment variable that is read for it (OPENAI_API_KEY, ANTHROPIC_API_KEY, HF_TOKEN, ...)"
+                f"--{option} holds {name}, which could end up in the results file: leave it out and set the environment "
+                "variable that is read for it (OPENAI_API_KEY, ANTHROPIC_API_KEY, HF_TOKEN, ...)"
             )
 
 

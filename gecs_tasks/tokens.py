@@ -98,8 +98,8 @@ def load_tokenizer(name: str) -> Tokenizer:
     except Exception as error:  # of the hub, of a file's format, of a package that this one needs
         found = " ".join(str(error).split())[:200]
         raise ModelError(
-            f"the tokenizer {name!r} cannot be loaded ({type(error).__name__}: {found}): give a folder or a name on the "
-            "Hugging Face Hub; tiktoken's names need `pip install tiktoken`"
+            f"the tokenizer {name!r} cannot be loaded ({type(error).__name__}: {found}): give a folder or a name on "
+            "the Hugging Face Hub; tiktoken's names need `pip install tiktoken`"
         ) from None
     return Tokenizer(name, _fast(loaded.backend_tokenizer) if loaded.is_fast else _slow(loaded))
 

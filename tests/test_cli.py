@@ -53,6 +53,10 @@ def one_line_error(done: subprocess.CompletedProcess[str]) -> str:
         ('--model gecs-bm25 --tasks gecs_demo --samples {"gecs_demo_rank":[160]}', "document 160 of gecs_demo_rank"),
         ("--model gecs-bm25 --tasks gecs_demo --metadata gecs_subset=ruby", "--metadata holds 'gecs_subset'"),
         ('--model gecs-bm25 --tasks gecs_demo --metadata {"OpenAI-API-Key":"sk-1"}', "holds 'OpenAI-API-Key'"),
+        (
+            "--model gecs-bm25 --tasks gecs_demo --model_args base_url=http://bob:sk-1@host/v1",
+            "--model_args holds a password or key in 'base_url'",
+        ),
         ("--model gecs-bm25 --tasks gecs_demo --gen_kwargs api_key=sk-1", "--gen_kwargs holds 'api_key'"),
         (
             '--model gecs-bm25 --tasks gecs_demo --model_args {"headers":{"Authorization":"sk-1"}}',

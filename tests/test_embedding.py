@@ -177,6 +177,27 @@ def test_a_vector_that_is_not_a_number_is_counted_and_not_cached(tmp_path: Path)
     assert sorted(healthy.texts) == ["a longer query", "a much longer code"]
 
 
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+def test_an_infinity_is_not_a_number(similarity: str) -> None:
+    def spoil(vectors: VectorArray) -> VectorArray:
+        vectors[0, 3] = np.inf
+        return vectors
+
+    encoder = HashEncoder()
+    encoder.spoil = spoil
+    scorer = EmbeddingScorer(encoder, similarity=similarity)
+    assert [math.isnan(score) for score in scorer.score(batch(QUERIES, CODES, PAIRS))] == [False, True, True, True]
+    assert scorer.info()["texts"]["not_a_number"] == 2
+
+
+@pytest.mark.parametrize("scale", [1e20, 1e-25])
+def test_cosines_of_very_long_and_very_short_vectors(scale: float) -> None:
+    plain = EmbeddingScorer(HashEncoder()).score(batch(QUERIES, CODES, PAIRS))
+    encoder = HashEncoder()
+    encoder.spoil = lambda vectors: (vectors * scale).astype(np.float32)
+    assert EmbeddingScorer(encoder).score(batch(QUERIES, CODES, PAIRS)) == pytest.approx(plain, abs=1e-5)
+
+
 def test_a_vector_without_a_direction_has_no_cosine() -> None:
     encoder = HashEncoder()
     encoder.spoil = lambda vectors: vectors * 0

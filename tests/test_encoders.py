@@ -227,6 +227,38 @@ def test_weights_that_are_damaged(tmp_path: Path, backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_weights_that_are_missing(tmp_path: Path, backend: str) -> None:
+    """They would be random: another score in every process."""
+    from safetensors.torch import load_file, save_file
+
+    folder = tiny_bert(tmp_path / "bert")
+    weights = load_file(folder / "model.safetensors")
+    kept = {name: tensor for name, tensor in weights.items() if "layer.0" not in name}
+    assert len(kept) < len(weights)
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"lacks \d+ of its weights \(.*layer\.0.*which would be random"):
+        EmbeddingModel(pretrained=str(folder), backend=backend)
+
+
+@pytest.mark.parametrize("value", ["no", "off", 0, 1, "yes"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_trust_is_true_or_false_and_nothing_else(returns_vectors: Path, backend: str, value: Any) -> None:
+    marker = returns_vectors / "ran"
+    module = returns_vectors / "modeling_tiny.py"
+    module.write_text(f"open({str(marker)!r}, 'w').close()\n" + module.read_text())
+    with pytest.raises(SettingError, match=r"trust_remote_code is .*: expected True or False"):
+        EmbeddingModel(pretrained=str(returns_vectors), backend=backend, trust_remote_code=value)
+    assert not marker.exists()
+
+
+def test_no_pooling_by_an_argument_string(returns_vectors: Path) -> None:
+    """The harness reads `none` in a string as nothing."""
+    arguments = f"pretrained={returns_vectors},backend=transformers,trust_remote_code=True,max_length=64,pooling=none"
+    model = EmbeddingModel.create_from_arg_string(arguments)
+    assert model.scorer.encoder.identity()["pooling"] == "none"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_causal_language_model_is_no_encoder(tmp_path: Path, backend: str) -> None:
     folder = str(tiny_gpt2(tmp_path / "gpt2"))
     with pytest.raises(ModelError, match=r"is a causal language model \(GPT2LMHeadModel\).*--model hf"):
@@ -257,6 +289,9 @@ def test_a_causal_language_model_by_its_last_token(tmp_path: Path) -> None:
         ({"pretrained": "x", "device": "cuda:99"}, "device is 'cuda:99', which this machine does not have"),
         ({"pretrained": "{minilm}", "dtype": "int4"}, "dtype is 'int4': expected one of auto, float32"),
         ({"pretrained": "{minilm}", "max_length": 9000}, "max_length is 9000, and the model has 512 positions"),
+        ({"pretrained": "{minilm}", "max_length": 2}, "max_length is 2, which special tokens fill: give at least 3"),
+        ({"pretrained": "x", "device": 7}, "device is 'cuda:7', which this machine does not have"),
+        ({"pretrained": "{minilm}", "cache_dir": True}, "cache_dir is True: expected a folder"),
         (
             {"pretrained": "x", "backend": "transformers", "pooling": "max"},
             "pooling is 'max': expected one of mean, cls",

@@ -104,7 +104,9 @@ def test_a_chat_template_asked_of_a_model_that_has_none(tmp_path: Path) -> None:
         "--model",
         "hf",
         "--model_args",
-        f"pretrained={plain},device=cpu",
+        f"pretrained={plain}",
+        "--device",
+        "cpu",
         "--tasks",
         "gecs_demo_match_gen",
     ]

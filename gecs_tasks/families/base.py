@@ -16,7 +16,7 @@ from gecs_tasks.benchmark import DOI, FAMILIES, N_DISTRACTORS, SEED, task_name
 from gecs_tasks.collection import Collection, load
 from gecs_tasks.errors import DataError, RequestError, SettingError
 from gecs_tasks.prompts import MAX_CODE_CHARS, instruction, render
-from gecs_tasks.secrets import is_secret
+from gecs_tasks.secrets import has_secret, is_secret
 
 logger = logging.getLogger(__name__)
 
@@ -206,7 +206,7 @@ def load_task(family: str, settings: dict[str, Any], draw_digest: Callable[[Coll
 def _tells_of_the_model(name: str, value: Any) -> bool:
     """Whether a keyword is a model argument fit to be written down: all of ``--model_args`` come with the settings."""
     of_the_task = name.startswith("gecs") or name in ("version", "config_source")
-    return not of_the_task and not is_secret(name) and isinstance(value, (str, int, float, bool))
+    return not (of_the_task or is_secret(name) or has_secret(value)) and isinstance(value, (str, int, float, bool))
 
 
 def close_task(records: Sequence[per_query.Record]) -> float:

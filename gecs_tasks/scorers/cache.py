@@ -73,6 +73,7 @@ class VectorCache:
     """
 
     def __init__(self, folder: Path, identity: Mapping[str, Any]) -> None:
+        folder = folder.expanduser()
         self._identity = json.dumps(dict(identity), sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
         self._key = hashlib.sha256(self._identity).digest()
         self.path: Final = folder / f"vectors-{self._key.hex()[:16]}.sqlite"

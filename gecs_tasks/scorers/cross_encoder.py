@@ -131,10 +131,15 @@ class CrossEncoderScorer:
         _, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
         pairs = batch.pairs[first]  # several collections may hold the same pair
         logits: LogitArray = np.full((len(pairs), len(self.labels)), np.nan, dtype=np.float32)
+        before = np.array([self.pairs_scored, self.pairs_from_cache, self.pairs_cut])
         todo = self._look_up(batch, pairs, logits)
         logger.info("%s: %d pairs to score, %d from the cache", self.pretrained, len(todo), len(pairs) - len(todo))
         if len(todo):
             self._run(batch, pairs, todo, logits)
+        if self.group is not None:  # the record is of all ranks; each scores its own documents' pairs
+            after = np.array([self.pairs_scored, self.pairs_from_cache, self.pairs_cut])
+            total = before + sum(self.group.gather(after - before))
+            self.pairs_scored, self.pairs_from_cache, self.pairs_cut = total.tolist()
         exact = np.where(np.isfinite(logits).all(axis=1, keepdims=True), logits, np.nan).astype(np.float64)
         scores: ScoreArray = exact[:, 0]
         if len(self.labels) == 2:
@@ -159,6 +164,7 @@ class CrossEncoderScorer:
             "pairs_scored": self.pairs_scored,
             "pairs_from_cache": self.pairs_from_cache,
             "pairs_cut": self.pairs_cut,
+            **({"cache_degraded": self._cache.degraded} if self._cache is not None and self._cache.degraded else {}),
         }
 
     def close(self) -> None:
@@ -216,9 +222,13 @@ class CrossEncoderScorer:
             values = None
             try:
                 values = self._logits(self._inputs.padded(work, rows))
-            except RuntimeError as error:
+            except Exception as error:
                 if not is_out_of_memory(error):
-                    raise
+                    reason = " ".join(str(error).split())[:300]
+                    raise ModelError(
+                        f"{self.pretrained} failed on {len(rows)} pairs of up to {longest} tokens "
+                        f"({type(error).__name__}: {reason})"
+                    ) from error
                 if len(rows) == 1:
                     raise ModelError(
                         f"{self.pretrained}: the GPU's memory does not hold a single pair of {longest} tokens. Give a "

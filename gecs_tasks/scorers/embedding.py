@@ -64,13 +64,13 @@ class EmbeddingScorer:
         self.similarity = similarity
         self.normalize = normalize
         self._progress = progress
-        self._cache = None if cache_dir is None else VectorCache(Path(cache_dir).expanduser(), encoder.identity())
+        self._cache = None if cache_dir is None else VectorCache(Path(cache_dir), encoder.identity())
         self._counts = {"queries": 0, "codes": 0, "encoded": 0, "from_cache": 0, "cut": 0, "not_a_number": 0}
         self._cut_is_known = True
         self._dimension: int | None = None
 
     def score(self, batch: PairBatch) -> ScoreArray:
-        """Each pair's similarity, shape (n,); NaN where a vector holds a NaN, or has no direction for the cosine."""
+        """Each pair's similarity, shape (n,); NaN where a vector is not finite, or has no direction for the cosine."""
         queries, codes = self._encode_all(batch.queries, batch.codes)
         if self.similarity == "cosine" or self.normalize:
             queries, codes = _normalized(queries), _normalized(codes)
@@ -79,8 +79,9 @@ class EmbeddingScorer:
         for start in range(0, len(batch), step):
             left, right = batch.pairs[start : start + step].T
             # Row by row rather than by a matrix product: a pair's score must not depend on its neighbours.
-            scores[start : start + step] = np.einsum("ij,ij->i", queries[left], codes[right])
-        return scores
+            with np.errstate(over="ignore", invalid="ignore"):
+                scores[start : start + step] = np.einsum("ij,ij->i", queries[left], codes[right])
+        return np.where(np.isfinite(scores), scores, np.nan)
 
     def _encode_all(self, queries: Sequence[str], codes: Sequence[str]) -> tuple[VectorArray, VectorArray]:
         texts: dict[Role, Sequence[str]] = {"document": codes, "query": queries}
@@ -154,12 +155,13 @@ class EmbeddingScorer:
         return Encoded(vectors, cut)
 
     def _encode_batch(self, texts: list[str], role: Role) -> Encoded:
-        vectors = np.asarray(self.encoder.encode(texts, role), dtype=np.float32)
+        vectors = np.array(self.encoder.encode(texts, role), dtype=np.float32)
         if vectors.ndim != 2 or len(vectors) != len(texts):
             raise EncodingError(
                 f"{len(texts)} texts were given to the model and an array of shape {vectors.shape} came back, expected "
                 f"({len(texts)}, d); the first text begins {texts[0][:60]!r}"
             )
+        vectors[~np.isfinite(vectors).all(axis=1)] = np.nan  # an infinity is no more a direction than a NaN
         known = self.encoder.cut(texts, role)
         cut = np.full(len(texts), -1, dtype=np.int8) if known is None else np.array(known, dtype=np.int8)
         if self._cache is not None:
@@ -242,9 +244,10 @@ def _normalized(vectors: VectorArray) -> VectorArray:
     """The same directions with length 1; a vector without a direction becomes NaN."""
     out = np.empty_like(vectors)
     for rows in _slices(len(vectors), max(1, _FLOATS_AT_ONCE // max(1, vectors.shape[1]))):
-        lengths = np.linalg.norm(vectors[rows], axis=1, keepdims=True)
+        exact = vectors[rows].astype(np.float64)  # squares of float32 numbers may not fit into float32
+        lengths = np.linalg.norm(exact, axis=1, keepdims=True)
         with np.errstate(invalid="ignore", divide="ignore"):
-            out[rows] = np.where(lengths > 0, vectors[rows] / lengths, np.nan)
+            out[rows] = np.where(lengths > 0, exact / lengths, np.nan)
     return out
 
 

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from gecs_tasks.errors import GecsError, ModelError, SettingError
 
 DTYPES: Final = ("auto", "float32", "float16", "bfloat16")
+_SPELLINGS: Final = {"fp32": "float32", "fp16": "float16", "half": "float16", "bf16": "bfloat16"}
 
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
+_MISSING: Final = re.compile(r"^([\w.{}, -]+?)\s*\|\s*MISSING\b", re.MULTILINE)
 # What stands in a model's folder without changing a score: other formats, documents, what training left behind.
 _OTHER_FOLDERS: Final = ("onnx", "openvino", "coreml", "runs", "checkpoint-")
 _OTHER_FILES: Final = (
@@ -19,8 +26,8 @@ _OTHER_FILES: Final = (
 )
 
 
-def pick_device(asked: str | None) -> str:
-    """The device to use: the one asked for, else the first GPU, else the CPU.
+def pick_device(asked: str | int | None) -> str:
+    """The device to use: the one asked for (a number is a GPU's), else the first GPU, else the CPU.
 
     On several ranks each takes its own GPU.
 
@@ -34,22 +41,39 @@ def pick_device(asked: str | None) -> str:
         if torch.cuda.is_available():
             return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
         return "mps" if torch.backends.mps.is_available() else "cpu"
+    if isinstance(asked, int) and not isinstance(asked, bool):
+        asked = f"cuda:{asked}"
     try:
-        torch.empty(1, device=asked)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        torch.ones(1, device=asked).item()
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise SettingError(f"device is {asked!r}, which this machine does not have ({reason})") from None
-    return asked
+    return str(asked)
 
 
 def check_dtype(dtype: str) -> str:
-    """The number type as given, one of :data:`DTYPES`.
+    """The number type, one of :data:`DTYPES`, from any of its usual spellings.
 
     :raises SettingError: for another.
     """
+    dtype = str(dtype).removeprefix("torch.")
+    dtype = _SPELLINGS.get(dtype, dtype)
     if dtype not in DTYPES:
         raise SettingError(f"dtype is {dtype!r}: expected one of {', '.join(DTYPES)}")
     return dtype
+
+
+def check_length(max_length: int, tokenizer: Any, limit: float) -> None:
+    """Refuse a maximum length that the model has no positions for, or that leaves room for special tokens alone.
+
+    :raises SettingError: saying what is possible.
+    """
+    count = getattr(tokenizer, "num_special_tokens_to_add", None)
+    least = (count() if callable(count) else 0) + 1
+    if max_length > limit:
+        raise SettingError(f"max_length is {max_length}, and the model has {limit} positions: give at most that")
+    if max_length < least:
+        raise SettingError(f"max_length is {max_length}, which special tokens fill: give at least {least}")
 
 
 def is_out_of_memory(error: Exception) -> bool:
@@ -57,6 +81,39 @@ def is_out_of_memory(error: Exception) -> bool:
     import torch  # loaded already where such an error comes from
 
     return isinstance(error, torch.OutOfMemoryError)
+
+
+def refuse_missing(pretrained: str, missing: Iterable[str]) -> None:
+    """Refuse a model some of whose weights its files do not hold: they would be random. An unused pooler may be.
+
+    :raises ModelError: naming some of the weights.
+    """
+    names = sorted(name for name in missing if "pooler." not in name)
+    if names:
+        raise ModelError(
+            f"{pretrained} lacks {len(names)} of its weights ({', '.join(names[:3])}, ...), which would be random: give "
+            "a complete model"
+        )
+
+
+@contextmanager
+def missing_weights() -> Iterator[list[str]]:
+    """Collect, from transformers' own report, the names of weights that a library's loading finds missing."""
+    names: list[str] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            names.extend(_MISSING.findall(_COLOUR.sub("", record.getMessage())))
+
+    reporting = logging.getLogger("transformers")
+    listener, level = Listener(), reporting.level
+    reporting.addHandler(listener)
+    reporting.setLevel(min(level or logging.WARNING, logging.WARNING))
+    try:
+        yield names
+    finally:
+        reporting.removeHandler(listener)
+        reporting.setLevel(level)
 
 
 def load_error(pretrained: str, error: Exception) -> GecsError:

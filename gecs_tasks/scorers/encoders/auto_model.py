@@ -14,12 +14,14 @@ from gecs_tasks.scorers.encoders.base import Role, VectorArray
 from gecs_tasks.scorers.torch_support import (
     architecture,
     check_dtype,
+    check_length,
     is_causal,
     is_out_of_memory,
     load_error,
     model_identity,
     pick_device,
     positions,
+    refuse_missing,
 )
 
 logger = logging.getLogger(__name__)
@@ -50,7 +52,7 @@ class AutoModelEncoder:
         *,
         pooling: str | None = None,
         revision: str | None = None,
-        device: str | None = None,
+        device: str | int | None = None,
         dtype: str = "auto",
         batch_size: int | None = None,
         max_length: int | None = None,
@@ -60,7 +62,7 @@ class AutoModelEncoder:
     ) -> None:
         if pooling is not None and pooling not in POOLINGS:
             raise SettingError(f"pooling is {pooling!r}: expected one of {', '.join(POOLINGS)}")
-        if device is not None and not isinstance(device, str):
+        if isinstance(device, (list, tuple)):
             raise SettingError("several devices need backend=sentence-transformers or vllm")
         try:
             import torch
@@ -75,9 +77,15 @@ class AutoModelEncoder:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(
                 pretrained, revision=revision, trust_remote_code=trust_remote_code
             )
-            self._model: Any = AutoModel.from_pretrained(
-                pretrained, revision=revision, trust_remote_code=trust_remote_code, dtype=check_dtype(dtype)
+            self._model: Any
+            self._model, report = AutoModel.from_pretrained(
+                pretrained,
+                revision=revision,
+                trust_remote_code=trust_remote_code,
+                dtype=check_dtype(dtype),
+                output_loading_info=True,
             )
+            refuse_missing(pretrained, report["missing_keys"])
         except Exception as error:
             raise load_error(pretrained, error) from None
         self._model.eval().to(self._device)
@@ -88,7 +96,10 @@ class AutoModelEncoder:
             self._tokenizer.pad_token = self._tokenizer.eos_token
         self._pooling = pooling or "mean"
         self._prompts: dict[Role, str] = {"query": query_prompt or "", "document": document_prompt or ""}
-        self._max_length = _length(max_length, self._tokenizer.model_max_length, positions(self._model))
+        limit = positions(self._model)
+        if max_length is not None:
+            check_length(max_length, self._tokenizer, limit)
+        self._max_length = max_length or _finite(min(self._tokenizer.model_max_length, limit))
         self._batch_size = batch_size or (_BATCH_ON_GPU if self._device.startswith("cuda") else _BATCH_ON_CPU)
         self._identity = {
             "backend": f"transformers {version('transformers')}",
@@ -116,8 +127,14 @@ class AutoModelEncoder:
                 done.append(self._forward(part, role))
                 start += len(part)
             except Exception as error:
-                if not is_out_of_memory(error):
+                if isinstance(error, ModelError):
                     raise
+                if not is_out_of_memory(error):
+                    reason = " ".join(str(error).split())[:300] or type(error).__name__
+                    raise EncodingError(
+                        f"the model failed on {len(part)} texts, the longest of {len(part[0])} characters beginning "
+                        f"{part[0][:60]!r} ({type(error).__name__}: {reason})"
+                    ) from error
                 if self._batch_size == 1:
                     raise EncodingError(
                         f"one text of {len(part[0])} characters, beginning {part[0][:60]!r}, does not fit into the "
@@ -187,9 +204,5 @@ def _refuse_causal(pretrained: str, config: Any) -> None:
         )
 
 
-def _length(asked: int | None, tokenizers: int, limit: float) -> int | None:
-    if asked is not None and asked > limit:
-        raise SettingError(f"max_length is {asked}, and the model has {limit} positions: give at most that")
-    if asked is None:
-        asked = int(min(tokenizers, limit)) if min(tokenizers, limit) < _NO_LIMIT else None
-    return asked
+def _finite(length: float) -> int | None:
+    return int(length) if length < _NO_LIMIT else None

@@ -247,7 +247,7 @@ class OpenAIEncoder:
         try:
             items = json.loads(content)["data"]
             rows = {item["index"]: _vector(item["embedding"]) for item in items}
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
             found = f"no embeddings ({type(error).__name__}) but {content[:2000].decode('utf-8', 'replace')!r}"
             raise EncodingError(f"{self._server} gave {self._shortened(found)}: is base_url right?") from None
         if len(items) != count or set(rows) != set(range(count)):

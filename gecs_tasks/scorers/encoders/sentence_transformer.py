@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 
-from gecs_tasks.errors import EncodingError, MissingExtraError, ModelError, SettingError
+from gecs_tasks.errors import EncodingError, MissingExtraError, ModelError
 from gecs_tasks.scorers.encoders.base import Role, VectorArray
 from gecs_tasks.scorers.torch_support import (
     architecture,
     check_dtype,
+    check_length,
     is_causal,
     is_out_of_memory,
     load_error,
+    missing_weights,
     model_identity,
     pick_device,
     positions,
+    refuse_missing,
 )
 
 logger = logging.getLogger(__name__)
@@ -47,7 +51,7 @@ class SentenceTransformerEncoder:
         pretrained: str,
         *,
         revision: str | None = None,
-        device: str | Sequence[str] | None = None,
+        device: str | int | Sequence[str] | None = None,
         dtype: str = "auto",
         batch_size: int | None = None,
         max_length: int | None = None,
@@ -62,16 +66,19 @@ class SentenceTransformerEncoder:
                 "gecs-embedding", "sentence-transformers", '"gecs-tasks[sentence-transformers]"'
             ) from None
         devices = list(device) if isinstance(device, (list, tuple)) else None
-        first = pick_device(devices[0] if devices else device if isinstance(device, str) else None)
+        single = device if isinstance(device, (str, int)) else None
+        first = pick_device(devices[0] if devices else single)
         try:
             identity = model_identity(pretrained, revision)
-            self._model: Any = SentenceTransformer(
-                pretrained,
-                revision=identity.get("revision"),
-                device=first,
-                trust_remote_code=trust_remote_code,
-                model_kwargs={"dtype": check_dtype(dtype)},
-            )
+            with missing_weights() as missing:
+                self._model: Any = SentenceTransformer(
+                    pretrained,
+                    revision=identity.get("revision"),
+                    device=first,
+                    trust_remote_code=trust_remote_code,
+                    model_kwargs={"dtype": check_dtype(dtype)},
+                )
+            refuse_missing(pretrained, missing)
         except Exception as error:
             raise load_error(pretrained, error) from None
         config = getattr(getattr(self._model[0], "auto_model", None), "config", None)
@@ -92,7 +99,7 @@ class SentenceTransformerEncoder:
             "pooling": _pooling(self._model),
             "query_prompt": self._prompts["query"],
             "document_prompt": self._prompts["document"],
-            "max_length": self._model.max_seq_length,
+            "max_length": _finite(self._model.max_seq_length),
             "dtype": str(next(self._model.parameters()).dtype).removeprefix("torch."),
             "device_type": first.partition(":")[0],
         }
@@ -100,8 +107,7 @@ class SentenceTransformerEncoder:
     def _set_length(self, max_length: int | None) -> None:
         if max_length is None:
             return
-        if max_length > (limit := positions(self._model)):
-            raise SettingError(f"max_length is {max_length}, and the model has {limit} positions: give at most that")
+        check_length(max_length, getattr(self._model, "tokenizer", None), positions(self._model))
         self._model.max_seq_length = max_length
 
     @property
@@ -141,7 +147,7 @@ class SentenceTransformerEncoder:
 
     def cut(self, texts: Sequence[str], role: Role) -> list[bool] | None:
         """Which texts, with their prompt, have more tokens than the model takes; None where it cannot be told."""
-        limit = self._model.max_seq_length
+        limit = _finite(self._model.max_seq_length)
         tokenizer = getattr(self._model, "tokenizer", None)
         if limit is None or not callable(tokenizer):
             return None
@@ -168,6 +174,11 @@ def _refuse_causal(pretrained: str, config: Any, model: Any) -> None:
             f"{pretrained} is a causal language model ({architecture(config)}), not an embedding model: run it with "
             "--model hf or vllm. If it was trained to embed, say how: backend=transformers,pooling=last"
         )
+
+
+def _finite(length: Any) -> int | None:
+    """A model's maximum length; None where it has none, which some say as infinity."""
+    return int(length) if isinstance(length, (int, float)) and math.isfinite(length) else None
 
 
 def _prompt(given: str | None, named: dict[str, str], defaults: Sequence[str]) -> str:

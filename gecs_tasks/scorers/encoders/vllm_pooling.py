@@ -19,6 +19,8 @@ class VLLMEncoder:
     """A model in vLLM's pooling runner, which batches and spreads over GPUs by itself.
 
     :param pretrained: a Hub id, or a folder.
+    :param dtype: the weights' number type; auto is what they are stored in, as in the other backends. vLLM's own auto
+        makes float16 of float32, which moves close candidates past each other.
     :param max_length: tokens a text is cut at; by default what vLLM takes from the model's configuration.
     :param engine: vLLM's own engine arguments, passed through (``tensor_parallel_size``, ``max_model_len``, ...).
     :raises ModelError: where vLLM cannot load the model.
@@ -49,11 +51,12 @@ class VLLMEncoder:
             engine.setdefault("max_model_len", max_length)
         try:
             identity = model_identity(pretrained, revision)
+            revision = identity.get("revision")
             self._llm: Any = LLM(
                 model=pretrained,
-                revision=identity.get("revision"),
+                revision=revision,
                 runner="pooling",
-                dtype=dtype,
+                dtype=_stored_dtype(pretrained, revision, trust_remote_code) if dtype == "auto" else dtype,
                 trust_remote_code=trust_remote_code,
                 **engine,
             )
@@ -115,6 +118,14 @@ class VLLMEncoder:
 
     def close(self) -> None:
         """vLLM ends its processes with this one."""
+
+
+def _stored_dtype(pretrained: str, revision: str | None, trust_remote_code: bool) -> str:
+    from transformers import AutoConfig  # loaded already, by vLLM
+
+    config = AutoConfig.from_pretrained(pretrained, revision=revision, trust_remote_code=trust_remote_code)
+    stored = str(getattr(config, "dtype", None)).removeprefix("torch.")
+    return "float32" if stored in ("None", "float32") else "auto"
 
 
 def _start_error(pretrained: str, error: Exception) -> GecsError:
