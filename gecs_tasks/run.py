@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gecs_tasks import per_query, plugin
-from gecs_tasks.benchmark import FAMILIES, GROUPS, SUBSETS, TASKS, Family, task_name
+from gecs_tasks.benchmark import FAMILIES, GROUPS, N_DISTRACTORS, SUBSETS, TASKS, Family, task_name
 from gecs_tasks.errors import GecsError, MissingExtraError, ModelError, SettingError
 from gecs_tasks.secrets import secret_names
 from gecs_tasks.selection import leaves, resolve, task_list, unknown_tasks
@@ -56,6 +56,7 @@ def run(arguments: Sequence[str]) -> None:
     _check_model(model)
     _check_chat(model, tasks, settings)
     _load_data(tasks, settings.get("samples"))
+    _check_context(tasks, settings)
     _default_per_query(settings)
     parsed.tasks = tasks
     if model in plugin.MODELS:
@@ -161,8 +162,8 @@ def _refuse_secrets(settings: Mapping[str, Any]) -> None:
     for option in _MAPPINGS:
         for name in secret_names(settings.get(option)):
             raise SettingError(
-                f"--{option} holds {name}, which could end up in the results file: leave it out and set the environment "
-                "variable that is read for it (OPENAI_API_KEY, ANTHROPIC_API_KEY, HF_TOKEN, ...)"
+                f"--{option} holds {name}, which could end up in the results file: leave it out and set the "
+                "environment variable that is read for it (OPENAI_API_KEY, ANTHROPIC_API_KEY, HF_TOKEN, ...)"
             )
 
 
@@ -208,6 +209,27 @@ def _load_data(names: Sequence[str], samples: Any) -> None:
             outside = [index for index in chosen if not isinstance(index, int) or not 0 <= index < n_documents]
             if outside:
                 raise SettingError(f"--samples asks for document {outside[0]} of {task}: it has 0 to {n_documents - 1}")
+
+
+def _check_context(tasks: Sequence[str], settings: Mapping[str, Any]) -> None:
+    """Refuse listwise prompts that the model's context cannot hold, where its context is told by the arguments."""
+    arguments = settings.get("model_args")
+    given: Mapping[str, Any] = arguments if isinstance(arguments, Mapping) else {}
+    context = given.get("max_model_len") or given.get("max_length")
+    if not isinstance(context, int):
+        return
+    from gecs_tasks.plan import check_context
+    from gecs_tasks.prompts import MAX_CODE_CHARS
+
+    ours = {**given, **(settings.get("metadata") or {})}
+    check_context(
+        tasks,
+        next((str(given[name]) for name in ("tokenizer", "pretrained") if given.get(name)), None),
+        context,
+        limit=settings.get("limit"),
+        max_code_chars=ours.get("gecs_max_code_chars", MAX_CODE_CHARS),
+        n_candidates=ours.get("gecs_n_candidates", N_DISTRACTORS + 1),
+    )
 
 
 def _default_per_query(settings: Mapping[str, Any]) -> None:

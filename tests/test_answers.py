@@ -89,8 +89,7 @@ TEN = (3, 1, 4, 15, 9, 2, 6, 5, 35, 8)
         "3\n1\n4\n15\n9\n2\n6\n5\n35\n8",
         "Here are the best 10 of 100: 3, 1, 4, 15, 9, 2, 6, 5, 35, 8.",
         "1. 3\n2. 1\n3. 4\n4. 15\n5. 9\n6. 2\n7. 6\n8. 5\n9. 35\n10. 8",
-        "1) Candidate 3\n2) Candidate 1\n3) Candidate 4\n4) Candidate 15\n5) Candidate 9\n6) Candidate 2\n7) Candidate 6\n"
-        "8) Candidate 5\n9) Candidate 35\n10) Candidate 8",
+        "\n".join(f"{place}) Candidate {number}" for place, number in enumerate(TEN, start=1)),
         "Top 10:\n1. [3]\n2. [1]\n3. [4]\n4. [15]\n5. [9]\n6. [2]\n7. [6]\n8. [5]\n9. [35]\n10. [8]",
         "<think>perhaps 99, 98, 97</think>3, 1, 4, 15, 9, 2, 6, 5, 35 and 8",
     ],

@@ -114,6 +114,13 @@ def test_a_chat_template_asked_of_a_model_that_has_none(tmp_path: Path) -> None:
     assert "the model's tokenizer has no chat template. Leave the option out" in line
 
 
+def test_a_list_that_the_context_cannot_hold_is_refused_before_the_model_loads(model: str) -> None:
+    arguments = ["--model_args", f"pretrained={model},max_length=2048", "--tasks", "gecs_demo_rank_gen", "--limit", "1"]
+    line = one_line_error(gecs("run", "--model", "hf", *arguments))
+    assert "gecs_demo_rank_gen: its longest prompt has" in line
+    assert "the model's context holds 2,048: set --metadata gecs_max_code_chars" in line
+
+
 # Chat-completions APIs.
 
 

@@ -91,8 +91,8 @@ def refuse_missing(pretrained: str, missing: Iterable[str]) -> None:
     names = sorted(name for name in missing if "pooler." not in name)
     if names:
         raise ModelError(
-            f"{pretrained} lacks {len(names)} of its weights ({', '.join(names[:3])}, ...), which would be random: give "
-            "a complete model"
+            f"{pretrained} lacks {len(names)} of its weights ({', '.join(names[:3])}, ...), which would be random: "
+            "give a complete model"
         )
 
 
