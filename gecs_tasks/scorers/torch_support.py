@@ -6,12 +6,14 @@ import hashlib
 import logging
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from gecs_tasks.errors import GecsError, ModelError, SettingError
+from gecs_tasks.errors import EncodingError, GecsError, ModelError, SettingError
+
+logger = logging.getLogger(__name__)
 
 DTYPES: Final = ("auto", "float32", "float16", "bfloat16")
 _SPELLINGS: Final = {"fp32": "float32", "fp16": "float16", "half": "float16", "bf16": "bfloat16"}
@@ -114,6 +116,29 @@ def missing_weights() -> Iterator[list[str]]:
     finally:
         reporting.removeHandler(listener)
         reporting.setLevel(level)
+
+
+def failed_on(texts: Sequence[str], error: Exception) -> EncodingError:
+    """One clear line for texts, the longest first, that a model failed on."""
+    reason = " ".join(str(error).split())[:300] or type(error).__name__
+    return EncodingError(
+        f"the model failed on {len(texts)} texts, the longest of {len(texts[0])} characters beginning "
+        f"{texts[0][:60]!r} ({type(error).__name__}: {reason})"
+    )
+
+
+def halved(batch_size: int, texts: Sequence[str]) -> int:
+    """The batch size to go on with where a device's memory ran out.
+
+    :raises EncodingError: where a single text was too much.
+    """
+    if batch_size == 1:
+        raise EncodingError(
+            f"one text of {len(texts[0])} characters, beginning {texts[0][:60]!r}, does not fit into the device's "
+            "memory: set a smaller max_length"
+        )
+    logger.warning("the device's memory ran out: going on with batches of %d texts", batch_size // 2)
+    return batch_size // 2
 
 
 def load_error(pretrained: str, error: Exception) -> GecsError:

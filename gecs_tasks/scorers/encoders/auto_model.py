@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any, Final
 
 import numpy as np
 
-from gecs_tasks.errors import EncodingError, MissingExtraError, ModelError, SettingError
+from gecs_tasks.errors import MissingExtraError, ModelError, SettingError
 from gecs_tasks.scorers.encoders.base import Role, VectorArray
 from gecs_tasks.scorers.torch_support import (
     architecture,
     check_dtype,
     check_length,
+    failed_on,
+    halved,
     is_causal,
     is_out_of_memory,
     load_error,
@@ -23,8 +24,6 @@ from gecs_tasks.scorers.torch_support import (
     positions,
     refuse_missing,
 )
-
-logger = logging.getLogger(__name__)
 
 POOLINGS: Final = ("mean", "cls", "last", "none")
 _BATCH_ON_CPU, _BATCH_ON_GPU = 32, 256
@@ -130,18 +129,8 @@ class AutoModelEncoder:
                 if isinstance(error, ModelError):
                     raise
                 if not is_out_of_memory(error):
-                    reason = " ".join(str(error).split())[:300] or type(error).__name__
-                    raise EncodingError(
-                        f"the model failed on {len(part)} texts, the longest of {len(part[0])} characters beginning "
-                        f"{part[0][:60]!r} ({type(error).__name__}: {reason})"
-                    ) from error
-                if self._batch_size == 1:
-                    raise EncodingError(
-                        f"one text of {len(part[0])} characters, beginning {part[0][:60]!r}, does not fit into the "
-                        "device's memory: set a smaller max_length"
-                    ) from None
-                self._batch_size = max(1, self._batch_size // 2)
-                logger.warning("the device's memory ran out: going on with batches of %d texts", self._batch_size)
+                    raise failed_on(part, error) from error
+                self._batch_size = halved(self._batch_size, part)
         return np.concatenate(done)
 
     def _forward(self, texts: Sequence[str], role: Role) -> VectorArray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -10,12 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from gecs_tasks.errors import EncodingError, MissingExtraError, ModelError
+from gecs_tasks.errors import MissingExtraError, ModelError
 from gecs_tasks.scorers.encoders.base import Role, VectorArray
 from gecs_tasks.scorers.torch_support import (
     architecture,
     check_dtype,
     check_length,
+    failed_on,
+    halved,
     is_causal,
     is_out_of_memory,
     load_error,
@@ -25,8 +26,6 @@ from gecs_tasks.scorers.torch_support import (
     positions,
     refuse_missing,
 )
-
-logger = logging.getLogger(__name__)
 
 _BATCH_ON_CPU, _BATCH_ON_GPU = 32, 256
 
@@ -132,18 +131,8 @@ class SentenceTransformerEncoder:
                 return np.asarray(vectors, dtype=np.float32)
             except Exception as error:
                 if not is_out_of_memory(error):
-                    reason = " ".join(str(error).split())[:300] or type(error).__name__
-                    raise EncodingError(
-                        f"the model failed on {len(texts)} texts, the longest of {len(texts[0])} characters beginning "
-                        f"{texts[0][:60]!r} ({type(error).__name__}: {reason})"
-                    ) from error
-                if self._batch_size == 1:
-                    raise EncodingError(
-                        f"one text of {len(texts[0])} characters, beginning {texts[0][:60]!r}, does not fit into the "
-                        "device's memory: set a smaller max_length"
-                    ) from None
-                self._batch_size = max(1, self._batch_size // 2)
-                logger.warning("the device's memory ran out: going on with batches of %d texts", self._batch_size)
+                    raise failed_on(texts, error) from error
+            self._batch_size = halved(self._batch_size, texts)
 
     def cut(self, texts: Sequence[str], role: Role) -> list[bool] | None:
         """Which texts, with their prompt, have more tokens than the model takes; None where it cannot be told."""

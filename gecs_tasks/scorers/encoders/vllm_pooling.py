@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from gecs_tasks.errors import EncodingError, GecsError, MissingExtraError, ModelError, SettingError
+from gecs_tasks.errors import GecsError, MissingExtraError, ModelError, SettingError
 from gecs_tasks.scorers.encoders.base import Role, VectorArray
-from gecs_tasks.scorers.torch_support import load_error, model_identity
+from gecs_tasks.scorers.torch_support import failed_on, load_error, model_identity
 
 _TEXTS_A_CALL: Final = 1024  # vLLM makes batches of its own; this is what a killed run may lose
 
@@ -92,11 +92,7 @@ class VLLMEncoder:
         try:
             outputs = self._llm.embed(prompts, use_tqdm=False)
         except Exception as error:
-            reason = " ".join(str(error).split())[:300] or type(error).__name__
-            raise EncodingError(
-                f"vLLM failed on {len(texts)} texts, the longest of {len(texts[0])} characters beginning "
-                f"{texts[0][:60]!r} ({reason})"
-            ) from error
+            raise failed_on(texts, error) from error
         return np.array([output.outputs.embedding for output in outputs], dtype=np.float32)
 
     def cut(self, texts: Sequence[str], role: Role) -> list[bool] | None:
