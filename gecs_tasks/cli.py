@@ -29,11 +29,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parsed = _parser().parse_args(given)
         return int(parsed.call(parsed) or 0)
     except GecsError as error:
+        _end_progress_bars()
         print(f"gecs: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
+        _end_progress_bars()
         print("gecs: interrupted", file=sys.stderr)
         return 130
+
+
+def _end_progress_bars() -> None:
+    """End the line of every progress bar that an error left standing, so that the message has a line of its own."""
+    bars = getattr(sys.modules.get("tqdm"), "tqdm", None)
+    for bar in list(getattr(bars, "_instances", ())):
+        bar.close()
 
 
 def _parser() -> argparse.ArgumentParser:

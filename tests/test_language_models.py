@@ -217,7 +217,7 @@ def test_an_api_that_dies_in_mid_run(server: ChatServer, tmp_path: Path) -> None
     arguments = ("--tasks", "gecs_demo_match_gen", "--limit", "6", "--apply_chat_template", "--use_cache", cache)
     server.dies_after = 4
     line = one_line_error(chat(server, *arguments))
-    assert "the API stopped answering" in line
+    assert line.startswith("gecs: the API stopped answering")  # on a line of its own, after the progress bar's
     assert f"is kept in the cache {cache}: run the same command again" in line
     first = list(server.answered)
     server.dies_after = 10**9

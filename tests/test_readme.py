@@ -53,7 +53,9 @@ def _leave_nothing_enabled() -> Iterator[None]:
 @pytest.mark.usefixtures("_leave_nothing_enabled")
 @pytest.mark.parametrize("transcript", transcripts(), ids=lambda steps: steps[0].command)
 def test_transcript(transcript: list[Step], tmp_path: Path) -> None:
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    # as in a shell: the suite itself may be run by make, whose flags would be handed down
+    inherited = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    environment = {**inherited, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     needs_data = any("gecs_statcode" in step.command for step in transcript)
     if needs_data and not REAL_DATA:
         pytest.skip("needs real benchmark files: set GECS_DATA_DIR")
