@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Sequence
 
 import gecs_tasks
-from gecs_tasks.benchmark import GROUPS, N_DISTRACTORS, SUBSETS, TASKS
+from gecs_tasks.benchmark import FAMILIES, GROUPS, N_DISTRACTORS, SUBSETS, TASKS, task_name
 from gecs_tasks.errors import GecsError
 from gecs_tasks.prompts import MAX_CODE_CHARS
 
@@ -82,8 +82,8 @@ def _tasks(parsed: argparse.Namespace) -> None:
         return
     width = max(map(len, (*TASKS, *GROUPS))) + 2
     for name, subset in SUBSETS.items():
-        for task in (task for task in TASKS if task in GROUPS[f"gecs_{name}"].members):
-            print(f"{task:<{width}}{subset.title}, {subset.language}, {subset.rows[0]:,} rows")
+        for family in FAMILIES:
+            print(f"{task_name(name, family):<{width}}{subset.title}, {subset.language}, {subset.rows[0]:,} rows")
     for group in GROUPS.values():
         line = f"{group.name:<{width}}{', '.join(group.members)}"
         print(textwrap.fill(line, 100, subsequent_indent=" " * width, drop_whitespace=True))
