@@ -51,7 +51,7 @@ $(VLLM_VENV)/.gecs: pyproject.toml | $(VLLM_VENV)/bin/python
 
 # backends on a real vLLM, in process and behind its server; minutes
 test-vllm: $(VLLM_VENV)/.gecs
-	$(VLLM_VENV)/bin/python -m pytest --timeout 900 tests/vllm/*_test.py
+	$(VLLM_VENV)/bin/python -m pytest --timeout 900 tests/engine/*_test.py
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .

@@ -23,7 +23,7 @@ from gecs_tasks.errors import EncodingError
 from gecs_tasks.scorers.encoders.base import Role
 from gecs_tasks.scorers.encoders.openai_api import OpenAIEncoder
 from tests.conftest import REAL_DATA
-from tests.vllm.conftest import HERE, Process, Server, gecs_run, run, serve
+from tests.engine.conftest import HERE, Process, Server, gecs_run, run, serve
 
 COSINE = 1e-3  # how far from 1 the cosine of a text's two vectors may be
 MRR = 0.002  # how far apart the MRRs of two backends may be
