@@ -19,8 +19,8 @@ import pytest
 
 from gecs_tasks import per_query
 from gecs_tasks.collection import load
-from tests.tiny_models import tiny_causal
 from tests.engine.conftest import Process, Server, gecs_run, serve
+from tests.tiny_models import tiny_causal
 
 LIMIT = 3
 SCORE = 0.02  # how far apart log-probabilities of the two engines may be, in nats: both float32, other kernels
