@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -349,6 +350,28 @@ def test_a_served_model_through_the_harness(evaluate: Evaluate, monkeypatch: pyt
     expected = (1 / gold_ranks(np.einsum("nd,ncd->nc", queries, codes[demo.pools]))).mean()
     assert results["results"]["gecs_demo_rank"]["mrr,none"] == pytest.approx(expected, abs=1e-6)
     assert "secret-key" not in json.dumps(results, default=str)
+
+
+@pytest.mark.parametrize("missing", [(), ("config.json",)])
+def test_a_hub_model_is_known_by_its_commit(tmp_path: Path, missing: tuple[str, ...]) -> None:
+    """Also one that has no config.json at its root, as some of sentence-transformers' kinds."""
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    snapshot = tmp_path / "hub" / "models--someone--tiny" / "snapshots" / commit
+    tiny_bert(snapshot)
+    (snapshot / "modules.json").write_text("[]")
+    for name in missing:
+        (snapshot / name).unlink()
+    refs = tmp_path / "hub" / "models--someone--tiny" / "refs"
+    refs.mkdir()
+    (refs / "main").write_text(commit)
+    script = (
+        "from gecs_tasks.scorers.torch_support import model_identity\n"
+        "import json; print(json.dumps(model_identity('someone/tiny', None)))"
+    )
+    environment = {**os.environ, "HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"model": "someone/tiny", "revision": commit}
 
 
 def test_two_ranks_share_the_encoding(tmp_path: Path) -> None:

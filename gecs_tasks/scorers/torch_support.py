@@ -184,8 +184,12 @@ def model_identity(pretrained: str, revision: str | None) -> dict[str, str]:
         from transformers.utils import cached_file, extract_commit_hash
 
         # not from the configuration object: transformers 5 no longer notes the commit there
-        config = cached_file(pretrained, "config.json", revision=revision)
-        commit = extract_commit_hash(config, None)
+        settings = {"revision": revision, "_raise_exceptions_for_missing_entries": False}
+        # sentence-transformers models of other kinds have no config.json of their own
+        known = cached_file(pretrained, "config.json", **settings) or cached_file(
+            pretrained, "modules.json", revision=revision
+        )
+        commit = extract_commit_hash(known, None)
         return {"model": pretrained, "revision": commit or revision or "main"}
     digest = hashlib.sha256()
     files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
