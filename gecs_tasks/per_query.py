@@ -11,7 +11,6 @@ import contextlib
 import json
 import math
 import os
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from gecs_tasks.errors import DataError, SettingError
+from gecs_tasks.folders import make_writable
 
 DIRECTORY_VARIABLE: Final = "GECS_PER_QUERY"
 _METADATA_KEY: Final = b"gecs"
@@ -70,9 +70,7 @@ def directory(setting: object) -> Path | None:
         raise SettingError(f"gecs_per_query is {value!r}: give the directory that per-query files are written to")
     folder = Path(value).expanduser()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        make_writable(folder)
     except OSError as error:
         raise SettingError(
             f"per-query files cannot be written to {folder} ({error.strerror}): set {DIRECTORY_VARIABLE} to a "

@@ -37,6 +37,11 @@ def prompt(doc: Document) -> str:
     return loaded_task(doc).prompt(doc["query"], doc["code"])
 
 
+def document_id(doc: Document) -> int:
+    """A document's number in the whole task: two a row, the matching one first."""
+    return int(2 * doc["query"] + (doc["label"] == NO_MATCH))
+
+
 def target(doc: Document) -> int:
     """The position of the right answer in :data:`gecs_tasks.prompts.ANSWERS`."""
     return 0 if doc["label"] == MATCH else 1
@@ -64,7 +69,6 @@ def results(doc: Document, answers: Sequence[tuple[float, Any]]) -> dict[str, An
         n_invalid = n_invalid or int(math.isnan(score))  # two infinities
         decision = float(1 - label if math.isnan(score) else score > 0)
     correct = math.nan if math.isnan(decision) else float(decision == label)
-    doc_id = 2 * doc["query"] + (label == NO_MATCH)
     decided, scored = Judged(decision, label), Judged(score, label)
     return {
         "acc": correct,
@@ -73,7 +77,7 @@ def results(doc: Document, answers: Sequence[tuple[float, Any]]) -> dict[str, An
         "f1": decided,
         "auroc": scored,
         "acc_median": scored,
-        "nan_scores": MatchRecord(doc[TASK_KEY], doc_id, label, decision, score, n_invalid),
+        "nan_scores": MatchRecord(doc[TASK_KEY], document_id(doc), label, decision, score, n_invalid),
     }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from gecs_tasks.answers import read_decision
 from gecs_tasks.families import match
 from gecs_tasks.families.base import TASK_KEY, Document, Documents, close_task
-from gecs_tasks.metrics import MATCH, Judged
+from gecs_tasks.metrics import Judged
 from gecs_tasks.per_query import MatchRecord
 from gecs_tasks.prompts import ANSWERS
 
@@ -41,13 +41,14 @@ def results(doc: Document, answers: Sequence[str]) -> dict[str, Any]:
     said = read_decision(answers[0])
     decided = Judged(float(1 - label) if said is None else float(said), label)
     recorded = math.nan if said is None else float(said)
-    doc_id = 2 * doc["query"] + (label != MATCH)
     return {
         "acc": float(decided.value == label),
         "recall_match": decided,
         "recall_no_match": decided,
         "f1": decided,
-        "invalid_rate": MatchRecord(doc[TASK_KEY], doc_id, label, recorded, math.nan, int(said is None)),
+        "invalid_rate": MatchRecord(
+            doc[TASK_KEY], match.document_id(doc), label, recorded, math.nan, int(said is None)
+        ),
     }
 
 

@@ -16,7 +16,6 @@ import json
 import logging
 import os
 import sqlite3
-import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -28,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gecs_tasks.errors import SettingError
+from gecs_tasks.folders import make_writable
 
 logger = logging.getLogger(__name__)
 
@@ -86,9 +86,7 @@ class VectorCache:
         self._opened: tuple[int, int] | None = None  # which file the connection is to
         self._rebuilds = 0
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder):
-                pass
+            make_writable(folder)
         except OSError as error:
             raise SettingError(
                 f"cache_dir is {str(folder)!r}, which cannot be written ({error.strerror}): give a folder that can be, "
